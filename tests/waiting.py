@@ -7,6 +7,7 @@ loop (``asyncio.sleep(0)``), which pass no time.
 
 from __future__ import annotations
 
+import inspect
 import time
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,21 @@ __all__ = ["until", "wait_until"]
 async def until(holds: Callable[[], object], seconds: float = 120, pause: float = 0.001) -> None:
     """Wait until the condition holds, without taking a core meanwhile.
 
+    Args:
+        holds: the condition, a function that may be async.
+        seconds: after this time it fails.
+        pause: seconds between two looks.
+
     Raises:
-        TimeoutError: it did not, after so many seconds.
+        TimeoutError: it did not hold after so many seconds.
     """
     with anyio.fail_after(seconds):
-        while not holds():  # noqa: ASYNC110 nothing sets an event
+        while True:
+            found = holds()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return
             await anyio.sleep(pause)
 
 

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 from support import child
+from waiting import wait_until
 
 SETUP = """
 import gc, os, sys, threading, time
@@ -175,6 +176,15 @@ def test_os_exit_with_work_in_flight(setup: str) -> None:
 # -- Ctrl-C
 
 
+def _sleeps(pid: int) -> bool:
+    """Whether the main thread of a process sleeps; true where the system does not tell."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state in "SZ"
+
+
 def interrupted(code: str) -> str:
     """Run the code, send SIGINT after it printed "ready", and assert that it ends by itself."""
     process = subprocess.Popen(
@@ -183,7 +193,7 @@ def interrupted(code: str) -> str:
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n", process.communicate()
-        time.sleep(0.1)  # time to enter the call; a signal before that would do as well
+        wait_until(lambda: _sleeps(process.pid))  # it has entered the call that waits
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=100)
     finally:

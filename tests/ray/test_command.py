@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
+from waiting import wait_until
 
 from aggml.models.small import write_small
 
@@ -57,14 +57,18 @@ def test_the_program_serves_on_ray_until_it_is_interrupted(tmp_path: Path) -> No
 
 def _names(url: str, program: subprocess.Popen[bytes]) -> list[str]:
     """The names of the models, as soon as the service answers."""
-    for _ in range(1000):
+    found: list[str] = []
+
+    def answers() -> bool:
         assert program.poll() is None
         try:
             answer = httpx.get(url, timeout=60)
         except httpx.TransportError:
-            pass
-        else:
-            if answer.status_code == 200:
-                return [x["id"] for x in answer.json()["data"]]
-        time.sleep(0.4)  # between two questions; the program takes seconds to listen
-    raise AssertionError("nobody answers")
+            return False
+        if answer.status_code != 200:
+            return False
+        found.extend(x["id"] for x in answer.json()["data"])
+        return True
+
+    wait_until(answers, seconds=550, pause=0.4)
+    return found

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import ray
 from ray_cluster import STORE, cluster, replica_actor, served
+from waiting import until
 
 import aggml
 from aggml.models.small import write_small
@@ -90,8 +91,10 @@ async def both_run() -> None:
         states: Any = serve.status().applications["default"].deployments["aggml"].replica_states
         return int(states.get("RUNNING", 0)) if set(states) <= {"RUNNING"} else 0
 
-    while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
-        await anyio.sleep(0.2)  # between two questions to Ray
+    async def both() -> bool:
+        return await anyio.to_thread.run_sync(running) >= 2
+
+    await until(both, seconds=550, pause=0.2)
 
 
 async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaitable[bool]]) -> None:

@@ -14,6 +14,7 @@ import anyio
 import httpx
 import pytest
 from ray_cluster import cluster, served
+from waiting import until
 
 import aggml
 from aggml.ray.scaling import OWED, ByTokens
@@ -94,9 +95,11 @@ async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: st
                     if line.startswith("data: {"):
                         scope.cancel()
         assert scope.cancelled_caught
-        with anyio.fail_after(300):
-            while await _metric(client, url, "aggml_active"):  # noqa: ASYNC110 of the replica
-                await anyio.sleep(0.05)  # between two questions to the replica
+
+        async def idle() -> bool:
+            return not await _metric(client, url, "aggml_active")
+
+        await until(idle, seconds=300, pause=0.05)
         made = await _metric(client, url, "aggml_tokens") - before
         assert 0 < made < LONG // 2
 
@@ -119,9 +122,11 @@ def test_long_requests_start_a_second_replica(url: str) -> None:
 
             for _ in range(4):
                 tasks.start_soon(ask)
-            with anyio.fail_after(500):
-                while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
-                    await anyio.sleep(0.5)  # between two questions to Ray
+
+            async def both() -> bool:
+                return await anyio.to_thread.run_sync(running) >= 2
+
+            await until(both, seconds=500, pause=0.5)
             tasks.cancel_scope.cancel()
 
     assert running() == 1

@@ -11,11 +11,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,12 +90,11 @@ class Browser:
 
     def until(self, text: str) -> None:
         """Wait until an expression is true."""
-        end = time.monotonic() + PATIENCE
-        while not self.script(f"!!({text})"):
-            if time.monotonic() > end:
-                shown = self.script("document.body?.innerText")
-                raise AssertionError(f"{text} stays false: {shown}")
-            time.sleep(0.05)
+        try:
+            wait_until(lambda: self.script(f"!!({text})"), PATIENCE, pause=0.05)
+        except TimeoutError:
+            shown = self.script("document.body?.innerText")
+            raise AssertionError(f"{text} stays false: {shown}") from None
 
     def open(self, address: str, width: int, height: int) -> None:
         """Show a page in a window of that size."""
