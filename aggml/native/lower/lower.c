@@ -15,7 +15,8 @@ agk_status agk_lower_none(agk_lowering *lowering)
     return AGK_OK;
 }
 
-/* A product can carry out stages while its result is in the cache. All other fused nodes are chains. */
+/* Stages are the nodes that are fused with this one. A product carries them out itself, while its result is in the
+ * cache, and then sets `fused`. All other nodes with stages are lowered as a chain. */
 agk_status agk_lower(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;

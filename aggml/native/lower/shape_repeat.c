@@ -6,8 +6,8 @@
 
 enum { ADD, ROW }; /* slots of node->aux: the kernels of repeat_back and of repeat */
 
-/* The row of `small` that a row of its repetition shows. */
-static int64_t source_row(const agk_view *large, const agk_view *small, int64_t row)
+/* Bytes from the begin of `small` to the row that stands in row `row` of its repetition `large`. */
+static int64_t source_row_offset(const agk_view *large, const agk_view *small, int64_t row)
 {
     const int64_t i1 = row % large->ne[1], i2 = row / large->ne[1] % large->ne[2],
                   i3 = row / large->ne[1] / large->ne[2];
@@ -25,7 +25,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     agk_cpy_row_fn *copy = (agk_cpy_row_fn *)node->aux.fn[ROW];
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
-        const char *from = x + source_row(dst, a, row);
+        const char *from = x + source_row_offset(dst, a, row);
         char *to = y + agk_row_offset(dst, row);
         if (n == 1 && size == 4 && dst->nb[0] == 4) { /* one element fills the whole row */
             uint32_t bits;

@@ -1,9 +1,9 @@
-/* The epilogue of sums in lanes (agk_mm_end), AVX-512 BF16: bias, function, second operand; then the results are stored
- * as columns of c, or as the packed columns of the next product.
+/* The epilogue of a product whose sums lie in lanes (agk_mm_end), AVX-512 BF16: adds the bias, applies the activation,
+ * combines with the second operand, then stores the results as columns of c, or as packed columns for the next product.
  *
- * A vector of sums is one row of 16 columns. Columns of c are transposed in L1, 32 rows of 16 columns at a time. Packed
- * columns need no transposition: the rows of this product are the k of the next one, and its lanes are columns as well.
- * Not here: plain stores (mul_mat_panels.c), stages that no epilogue has (lower/chain.c). */
+ * A vector of sums has the elements of one row in 16 columns. For columns of c, 32 rows of 16 columns are transposed at a
+ * time, in L1. Packed columns need no transposition: the rows of this product are the k of the next one, whose lanes are
+ * columns, too. Not here: stores without an epilogue (mul_mat_panels.c), what an epilogue cannot do (lower/chain.c). */
 #include "mul_mat_blocks.h"
 #include "mul_mat_end.h"
 #include "mul_mat_bytes_unit.h"
@@ -12,8 +12,9 @@ enum { ROWS = AGK_PANEL_K, LANES = AGK_MM_UNIT, UNIT_SUMS = AGK_PANEL_SUMS / 2 }
 
 /* -- columns of c --------------------------------------------------------------------------------------------- */
 
-AGK_INLINE void columns(int act, const agk_mm_end *e, const float *sums, int64_t row, int64_t rows, int64_t col,
-                        int64_t cols)
+/* 32 rows of 16 columns; of these, `rows` and `cols` are inside c. */
+AGK_INLINE void store_columns(int act, const agk_mm_end *e, const float *sums, int64_t row, int64_t rows, int64_t col,
+                              int64_t cols)
 {
     _Alignas(64) float x[LANES][ROWS];
     agk_tile_put(sums, &x[0][0], sizeof x[0], 16, LANES, false);
@@ -30,7 +31,7 @@ AGK_INLINE void columns(int act, const agk_mm_end *e, const float *sums, int64_t
 
 /* -- packed columns ------------------------------------------------------------------------------------------- */
 
-/* Four rows of act(sums + bias), without the lanes beyond the last column. */
+/* Four rows of act(sums + bias); lanes beyond the last column become 0. */
 AGK_INLINE void four_rows(int act, const agk_mm_end *e, const float *sums, int64_t row, __mmask16 lanes, vf t[4])
 {
     AGK_UNROLL for (int i = 0; i < 4; ++i) t[i] = v_load(sums + LANES * (row + i));
@@ -41,7 +42,7 @@ AGK_INLINE void four_rows(int act, const agk_mm_end *e, const float *sums, int64
     AGK_UNROLL for (int i = 0; i < 4; ++i) t[i] = _mm512_maskz_mov_ps(lanes, t[i]);
 }
 
-AGK_INLINE void as_floats(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, char *unit)
+AGK_INLINE void pack_floats(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, char *unit)
 {
     AGK_UNROLL for (int row = 0; row < ROWS; row += 4)
     {
@@ -51,8 +52,8 @@ AGK_INLINE void as_floats(int act, const agk_mm_end *e, const float *sums, __mma
     }
 }
 
-/* Two rows side by side: words of the first and the second row in turns. */
-AGK_INLINE void as_pairs(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, char *unit)
+/* Two rows interleaved in bf16: an element of the first row, then that of the second row in the same column. */
+AGK_INLINE void pack_pairs(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, char *unit)
 {
     const __m512i halves = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
                                              0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
@@ -69,7 +70,7 @@ AGK_INLINE void as_pairs(int act, const agk_mm_end *e, const float *sums, __mmas
     }
 }
 
-AGK_INLINE void as_bytes(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, agk_bytes_unit *unit)
+AGK_INLINE void pack_bytes(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, agk_bytes_unit *unit)
 {
     _Alignas(64) float x[ROWS][LANES];
     vf most = v_zero();
@@ -86,22 +87,23 @@ AGK_INLINE void as_bytes(int act, const agk_mm_end *e, const float *sums, __mmas
     agk_unit_put(e->form == AGK_COLUMNS_BYTES_HALVES, false, x, agk_unit_scales_of(most), unit);
 }
 
-/* -- items ---------------------------------------------------------------------------------------------------- */
+/* -- all columns of an item of work ------------------------------------------------------------------------------ */
 
-AGK_INLINE void all(int act, const agk_mm_end *e, const float *sums, size_t panel_sums, int64_t rows, int64_t cols)
+AGK_INLINE void end_columns(int act, const agk_mm_end *e, const float *sums, size_t panel_sums, int64_t rows,
+                            int64_t cols)
 {
     for (int64_t col = 0; col < cols; col += LANES) {
         const int64_t n = cols - col < LANES ? cols - col : LANES;
-        const float *of_unit = sums + col / LANES * UNIT_SUMS;
+        const float *unit_sums = sums + col / LANES * UNIT_SUMS;
         if (e->units != NULL) {
             char *unit = e->units + (size_t)(col / LANES) * e->ld_unit;
             const __mmask16 lanes = n == LANES ? 0xffff : v_first(n);
             if (e->form == AGK_COLUMNS_FLOATS)
-                as_floats(act, e, of_unit, lanes, unit);
+                pack_floats(act, e, unit_sums, lanes, unit);
             else if (e->form == AGK_COLUMNS_PAIRS)
-                as_pairs(act, e, of_unit, lanes, unit);
+                pack_pairs(act, e, unit_sums, lanes, unit);
             else
-                as_bytes(act, e, of_unit, lanes, (agk_bytes_unit *)(void *)unit);
+                pack_bytes(act, e, unit_sums, lanes, (agk_bytes_unit *)(void *)unit);
             continue;
         }
         for (int64_t row = 0; row < rows; row += ROWS) {
@@ -110,7 +112,7 @@ AGK_INLINE void all(int act, const agk_mm_end *e, const float *sums, size_t pane
                 __builtin_prefetch(next + (size_t)j * e->ldc, 1);
                 if (!e->narrow) __builtin_prefetch(next + (size_t)j * e->ldc + 64, 1);
             }
-            columns(act, e, of_unit + (size_t)(row / ROWS) * panel_sums, row, rows - row, col, n);
+            store_columns(act, e, unit_sums + (size_t)(row / ROWS) * panel_sums, row, rows - row, col, n);
         }
     }
 }
@@ -118,10 +120,10 @@ AGK_INLINE void all(int act, const agk_mm_end *e, const float *sums, size_t pane
 void agk_mm_panels_end_avx512(const agk_mm_end *end, const float *sums, size_t panel_sums, int64_t rows, int64_t cols)
 {
     switch (end->act) {
-    case AGK_OP_gelu_erf: all(AGK_OP_gelu_erf, end, sums, panel_sums, rows, cols); return;
-    case AGK_OP_gelu: all(AGK_OP_gelu, end, sums, panel_sums, rows, cols); return;
-    case AGK_OP_silu: all(AGK_OP_silu, end, sums, panel_sums, rows, cols); return;
-    case AGK_OP_relu: all(AGK_OP_relu, end, sums, panel_sums, rows, cols); return;
-    default: all(-1, end, sums, panel_sums, rows, cols); return;
+    case AGK_OP_gelu_erf: end_columns(AGK_OP_gelu_erf, end, sums, panel_sums, rows, cols); return;
+    case AGK_OP_gelu: end_columns(AGK_OP_gelu, end, sums, panel_sums, rows, cols); return;
+    case AGK_OP_silu: end_columns(AGK_OP_silu, end, sums, panel_sums, rows, cols); return;
+    case AGK_OP_relu: end_columns(AGK_OP_relu, end, sums, panel_sums, rows, cols); return;
+    default: end_columns(-1, end, sums, panel_sums, rows, cols); return; /* no activation */
     }
 }

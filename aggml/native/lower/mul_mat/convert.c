@@ -29,10 +29,13 @@ agk_mm_conversion agk_mm_to_q8(int type, uint32_t cpu)
 
 agk_mm_conversion agk_mm_columns_of_codes(int a, int b, uint32_t cpu)
 {
+    /* `wide`: a block of a has 256 elements, so its columns have one scale for each 256. */
     if (b == AGK_Q8_0 || !agk_code_traits_of(a).wide) return agk_mm_to_q8(b, cpu);
     return (agk_mm_conversion){AGK_MM_Q8, (agk_any_fn *)AGK_PICK(mm_columns_q8_wide, cpu)};
 }
 
+/* A column has blocks of two halves; a block of q8_0 is one half. `start` is the sum that cancels the offset of 128 by
+ * which kernels make the other operand unsigned: -128 times four elements each. */
 void agk_mm_col_from_q8_0(const void *src, void *dst, int64_t n)
 {
     const agk_block_q8_0 *x = src;

@@ -123,7 +123,7 @@ static void bring_column(const agk_task *task, const agk_node *node, const agk_e
     char *columns = agk_experts_columns(t, expert);
     if (p->packs) {
         if (i % agk_experts_together(p) != 0) return;
-        const size_t before = agk_experts_before(p, agk_packed_layout_of(node->src[0].type), i, k);
+        const size_t before = agk_experts_bytes_before(p, agk_packed_layout_of(node->src[0].type), i, k);
         lay_for_packed(task, node, p, t, at, agk_mm_least(agk_experts_together(p), count - i), columns + before);
     } else if (count <= AGK_EXPERTS_DOTS) {
         char *out = columns + (size_t)i * t->stride;

@@ -20,8 +20,8 @@ enum {
     AGK_EXPERTS_BLOCK_COLUMNS = 384,
 };
 
-/* The kernels by which the columns of an expert are multiplied. Packed weights: one kernel, whatever the number of
- * columns. Else dots up to 8 columns, blocks from 9 on. */
+/* The kernels that multiply the columns of an expert. Packed weights have one kernel for any number of columns. Other
+ * weights are multiplied by dots if the expert has at most 8 columns, else in blocks. */
 typedef struct agk_experts_plan {
     agk_packed *packed; /* NULL: the experts are not weights */
     /* rows are packed, either kept with the weights or for one product; else rows are read as they lie */
@@ -41,22 +41,23 @@ typedef struct agk_experts_plan {
 
 AGK_PLAN_IN_AUX(agk_experts_plan, agk_experts_plan_of)
 
-/* How many columns of an expert are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
+/* How many columns of an expert with packed weights are multiplied at a time: 16 on tiles, 8 in lanes. */
 static inline int64_t agk_experts_together(const agk_experts_plan *p)
 {
     return p->packed_tiles != NULL ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS;
 }
 
-/* The offset of column i of an expert, which is the first of some that are multiplied together. If no more than 8
- * columns are left at the end, they are multiplied in lanes. */
-static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_packed_layout *layout, int64_t i,
-                                        int64_t k)
+/* Bytes of an expert's packed columns before column i, with which a group of columns multiplied at a time begins. All
+ * groups before it are full, so on tiles each has 16 columns; only the last group may be packed for lanes. */
+static inline size_t agk_experts_bytes_before(const agk_experts_plan *p, const agk_packed_layout *layout, int64_t i,
+                                              int64_t k)
 {
     return p->packed_tiles != NULL ? (size_t)(i / AGK_PACKED_MOST) * agk_packed_tiles_bytes(layout, AGK_PACKED_MOST, k)
                                    : agk_packed_columns_bytes(i, k);
 }
 
-/* Whether columns of b are quantized before they are brought together, since several slots have the same column. */
+/* Whether all columns of b are quantized first, and then copied to the experts that use them: several slots have the same
+ * column, and each column is quantized only once. */
 static inline bool agk_experts_share(const agk_experts_plan *p, const agk_node *node)
 {
     return p->packs && node->src[1].ne[1] < node->src[2].ne[0];
@@ -69,14 +70,15 @@ static inline int64_t agk_experts_shared_per_chunk(const agk_node *node)
     return agk_units_per_chunk(b->ne[1] * b->ne[2], 0.25 * (double)b->ne[0] + 20.0);
 }
 
-/* The work area: where each expert's columns begin in `order`; the columns by expert; the experts that have any
- * columns; then the elements of the columns; then those of b that slots share, quantized. A slot is a column of the
- * result: [slot % used, slot / used] of ids, where `used` is the number of experts that are named for each token. */
+/* The work area, in this order: start, order, busy, columns, and the quantized columns of b that several slots share. A
+ * slot is a column of the result: [slot % used, slot / used] of ids, where `used` is the number of experts that ids names
+ * for each token. */
 typedef struct agk_experts {
-    int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
-    int32_t *busy;          /* experts that have a column, in order; then -1 */
-    char *columns;          /* those of expert e begin at 2 * start[e], since units of 16 need up to twice the room */
-    size_t stride;          /* bytes of a column */
+    int32_t *start; /* of each expert: where its slots begin in `order`; start[experts] is their number */
+    int32_t *order; /* the slots, sorted by expert */
+    int32_t *busy;  /* the experts that have a column, in order; then -1 */
+    char *columns;  /* those of expert e begin at 2 * start[e], since units of 16 need up to twice the room */
+    size_t stride;  /* bytes of a column */
 } agk_experts;
 
 /* The greatest number of experts that can have a column. */

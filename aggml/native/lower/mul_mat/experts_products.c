@@ -119,7 +119,7 @@ static void multiply_packed(const part *x)
                                         .cols = n,
                                         .a = weights,
                                         .lda = agk_packed_group_bytes(layout, k),
-                                        .b = x->columns + agk_experts_before(p, layout, i, k),
+                                        .b = x->columns + agk_experts_bytes_before(p, layout, i, k),
                                         .c = x->task->scratch,
                                         .ldc = (size_t)rows * sizeof(float)};
             (n <= AGK_PACKED_COLUMNS ? p->packed_lanes : p->packed_tiles)(&block);
