@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from aggml import ops
 from aggml.dtype import DType
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
 from aggml.gradients.rules import RULES, UNMOVED
-from aggml.gradients.step import BackwardStep, dense
-from aggml.graph import Gradients, Graph, Order, graph_of
+from aggml.gradients.step import BackwardStep, GradientSums
+from aggml.graph import Gradients, Graph, graph_of
 from aggml.tensor import Tensor, TensorFlag, cut, describe, new_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["build_backward_expand"]
 
@@ -85,7 +80,7 @@ def build_backward_expand(
                 raise InvalidArgument(f"[{_PLACE}] {name}: {describe(tensor)} is not in {graph!r}")
     _check_ends(graph, wanted, losses)
     needed = _needing(graph, {*wanted, *losses})
-    sums = _FoundGradients(graph, needed)
+    sums = GradientSums(graph, needed)
     for tensor, acc in accs.items():
         if tensor in needed:
             sums.begin(tensor, _accumulator(tensor) if acc is None else acc, lasts=True)
@@ -192,59 +187,7 @@ def _needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
     return needed
 
 
-class _FoundGradients:
-    """The gradients found so far, and the order of the nodes that compute them."""
-
-    def __init__(self, graph: Graph, needed: set[Tensor]) -> None:
-        self.order = Order(graph.nodes, graph.leafs)
-        self.needed = needed
-        self.found: dict[Tensor, Tensor] = {}
-        self.accs: dict[Tensor, Tensor] = {}
-        self.lasting: set[Tensor] = set()
-
-    def begin(self, tensor: Tensor, acc: Tensor, *, lasts: bool) -> None:
-        """Let ``acc`` have the gradient in ``tensor`` at the beginning.
-
-        Args:
-            tensor: in which the gradient is taken.
-            acc: a leaf.
-            lasts: whether contributions are written into the leaf, for the next run to find.
-        """
-        self.found[tensor] = self.accs[tensor] = acc
-        if lasts:
-            self.lasting.add(tensor)
-
-    def get(self, tensor: Tensor) -> Tensor | None:
-        """The sum so far."""
-        return self.found.get(tensor)
-
-    def add(self, tensor: Tensor, gradient: Tensor) -> None:
-        gradient = dense(gradient)
-        assert gradient.ne == tensor.ne, (gradient, tensor)
-        if gradient.ndim != tensor.ndim:
-            gradient = ops.reshape(gradient, tensor)  # an array of the gradient has as many axes
-        before = self.found.get(tensor)
-        if before is not None:
-            add = ops.add_inplace if tensor in self.lasting else ops.add
-            gradient = add(before, gradient)
-        self._replace(tensor, gradient)
-
-    def add_part(self, tensor: Tensor, gradient: Tensor, nb: Sequence[int], offset: int) -> bool:
-        before = self.found.get(tensor)
-        if before is None:
-            return False
-        acc = ops.acc_inplace if tensor in self.lasting else ops.acc
-        self._replace(tensor, acc(before, gradient, nb[1], nb[2], nb[3], offset))
-        return True
-
-    def _replace(self, tensor: Tensor, gradient: Tensor) -> None:
-        if gradient.op != "none" and not gradient.frozen:
-            gradient.set_name(cut(f"grad for {tensor.name}"))
-        self.found[tensor] = gradient
-        self.order.expand([gradient])
-
-
-def _differentiate(node: Tensor, needed: set[Tensor], sums: _FoundGradients) -> None:
+def _differentiate(node: Tensor, needed: set[Tensor], sums: GradientSums) -> None:
     grad = sums.get(node)
     if grad is None:
         return
@@ -273,7 +216,7 @@ def _differentiate(node: Tensor, needed: set[Tensor], sums: _FoundGradients) -> 
 
 def _finish(
     graph: Graph,
-    sums: _FoundGradients,
+    sums: GradientSums,
     params: list[Tensor],
     losses: list[Tensor],
     kept: list[Tensor],

@@ -1,4 +1,4 @@
-"""One step backwards: a node, the gradient in its result, and where gradients in its sources go.
+"""One step backwards: a node, the gradient in its result, and the sums of gradients so far.
 
 Here: what all rules of differentiation use. Not here: the rules (rules.py), the walk over the
 graph (backward.py).
@@ -6,26 +6,68 @@ graph (backward.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import ops
 from aggml.dtype import DType
 from aggml.errors import Unsupported
-from aggml.tensor import describe, fresh_strides, new_tensor
+from aggml.graph import Order
+from aggml.tensor import cut, describe, fresh_strides, new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aggml.graph import Graph
     from aggml.tensor import Tensor
 
 __all__ = ["BackwardStep", "GradientSums", "dense", "shape_of", "sum_to", "value_of"]
 
 
-class GradientSums(Protocol):
-    """The gradients found so far; each is the sum of what the users of its tensor contribute."""
+class GradientSums:
+    """The gradients found so far; each is the sum of what the users of its tensor contribute.
+
+    Attributes:
+        order: the nodes of the graph, and behind them those that compute gradients.
+        needed: the tensors in which a gradient is needed.
+        found: the sum so far, by the tensor in which it is taken.
+        accs: the leafs with which sums begin, likewise.
+        lasting: the tensors whose sums are written into such a leaf.
+    """
+
+    def __init__(self, graph: Graph, needed: set[Tensor]) -> None:
+        self.order = Order(graph.nodes, graph.leafs)
+        self.needed = needed
+        self.found: dict[Tensor, Tensor] = {}
+        self.accs: dict[Tensor, Tensor] = {}
+        self.lasting: set[Tensor] = set()
+
+    def begin(self, tensor: Tensor, acc: Tensor, *, lasts: bool) -> None:
+        """Let ``acc`` have the gradient in ``tensor`` at the beginning.
+
+        Args:
+            tensor: in which the gradient is taken.
+            acc: a leaf.
+            lasts: whether contributions are written into the leaf, for the next run to find.
+        """
+        self.found[tensor] = self.accs[tensor] = acc
+        if lasts:
+            self.lasting.add(tensor)
+
+    def get(self, tensor: Tensor) -> Tensor | None:
+        """The sum so far."""
+        return self.found.get(tensor)
 
     def add(self, tensor: Tensor, gradient: Tensor) -> None:
         """Add a contribution, which has the extents of ``tensor``."""
+        gradient = dense(gradient)
+        assert gradient.ne == tensor.ne, (gradient, tensor)
+        if gradient.ndim != tensor.ndim:
+            gradient = ops.reshape(gradient, tensor)  # an array of the gradient has as many axes
+        before = self.found.get(tensor)
+        if before is not None:
+            add = ops.add_inplace if tensor in self.lasting else ops.add
+            gradient = add(before, gradient)
+        self._replace(tensor, gradient)
 
     def add_part(self, tensor: Tensor, gradient: Tensor, nb: Sequence[int], offset: int) -> bool:
         """Add a contribution to the part of the sum that has these strides.
@@ -33,7 +75,18 @@ class GradientSums(Protocol):
         Returns:
             Whether there was a sum. If not, nothing is done.
         """
-        ...
+        before = self.found.get(tensor)
+        if before is None:
+            return False
+        acc = ops.acc_inplace if tensor in self.lasting else ops.acc
+        self._replace(tensor, acc(before, gradient, nb[1], nb[2], nb[3], offset))
+        return True
+
+    def _replace(self, tensor: Tensor, gradient: Tensor) -> None:
+        if gradient.op != "none" and not gradient.frozen:
+            gradient.set_name(cut(f"grad for {tensor.name}"))
+        self.found[tensor] = gradient
+        self.order.expand([gradient])
 
 
 class BackwardStep(NamedTuple):

@@ -13,7 +13,8 @@ from aggml.devices.ggml.plan import lowering
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
-    from aggml.devices.ggml.plan import GgmlPlan, GgmlTarget
+    from aggml.devices.ggml.plan import GgmlPlan
+    from aggml.devices.ggml.target import GgmlTarget
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.native import _native

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -45,21 +45,15 @@ def _end() -> None:
 at_exit(_end)
 
 
-class _Build(Protocol):
-    """The part of a library that its devices use."""
-
-    version: str
-
-
 class GgmlDevice(Device):
     """One device of one library.
 
     Args:
         native: the device's object in the native binding.
-        build: the library.
+        build: the library, which the device keeps.
     """
 
-    def __init__(self, native: _native.GgmlDevice, build: _Build) -> None:
+    def __init__(self, native: _native.GgmlDevice, build: object) -> None:
         facts = native.facts
         self.native = native
         self.build = build
@@ -179,12 +173,12 @@ class GgmlDevice(Device):
         """Why the device does not run a node; None: it does."""
         why = refuses(tensor) or known_wrong(self.kind, tensor)
         if why is None and not self.host and any(s is not None and 0 in s.ne for s in tensor.src):
-            why = (
-                "it reads an empty tensor"  # Vulkan divides by its extents, which ends the process
-            )
+            # Vulkan divides by the extents of a source, which ends the process.
+            return "it reads an empty tensor"
         if why is None:
-            yes, told = self.question(tensor).supports()
-            why = None if yes else told or "the library says that its device does not run it"
+            supported, reason = self.question(tensor).supports()
+            if not supported:
+                why = reason or "the library says that its device does not run it"
         return why
 
     def offload_op(self, tensor: Tensor) -> bool:

@@ -8,7 +8,7 @@ here: formats in which a library packs weights (packed.py), addresses (native/gg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aggml.errors import AllocFailed
 from aggml.memory.buffer import Buffer
@@ -17,25 +17,11 @@ from aggml.ops.table import NUMBERS
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:
+    from aggml.devices.ggml.target import GgmlTarget
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "result_of"]
-
-
-class Owner(Protocol):
-    """The part of a device that this file uses."""
-
-    name: str
-
-    @property
-    def native(self) -> _native.GgmlDevice:
-        """The device's object in the native binding."""
-        ...
-
-    def question(self, tensor: Tensor) -> _native.GgmlPlan:
-        """A native plan of one node, to ask the library about it."""
-        ...
+__all__ = ["GgmlBufferType", "GgmlHostType", "PinnedType", "result_of"]
 
 
 def result_of(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of the binding
@@ -49,7 +35,7 @@ def result_of(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 
 class GgmlHostType(HostBufferType):
     """Host memory of a device whose kernels compute in host memory."""
 
-    def __init__(self, device: Owner, alignment: int) -> None:
+    def __init__(self, device: GgmlTarget, alignment: int) -> None:
         super().__init__(device.name, device)
         self.alignment: int = max(alignment, HOST.alignment)
 
@@ -57,7 +43,7 @@ class GgmlHostType(HostBufferType):
 class GgmlBufferType(BufferType):
     """Memory of one device, which the host does not reach."""
 
-    def __init__(self, device: Owner, alignment: int, max_size: int) -> None:
+    def __init__(self, device: GgmlTarget, alignment: int, max_size: int) -> None:
         self.name: str = device.name
         self.device = device
         self.alignment = alignment
@@ -99,7 +85,7 @@ class GgmlBufferType(BufferType):
 class PinnedType(HostBufferType):
     """Host memory that a device transfers from and to without staging ("Vulkan_Host")."""
 
-    def __init__(self, device: Owner) -> None:
+    def __init__(self, device: GgmlTarget) -> None:
         super().__init__(f"{device.name}_Host", device)
         self._ggml = device
 

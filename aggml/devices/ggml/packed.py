@@ -8,7 +8,7 @@ plain memory (memory.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aggml.devices.ggml.memory import result_of
 from aggml.errors import AllocFailed, Unsupported
@@ -18,25 +18,11 @@ from aggml.ops import mul_mat, mul_mat_id
 from aggml.tensor import new_tensor
 
 if TYPE_CHECKING:
+    from aggml.devices.ggml.target import GgmlTarget
     from aggml.native import _native
     from aggml.tensor import Tensor
 
 __all__ = ["PackedType", "packed_place"]
-
-
-class _Owner(Protocol):
-    """The part of a device that this file uses."""
-
-    name: str
-
-    @property
-    def native(self) -> _native.GgmlDevice:
-        """The device's object in the native binding."""
-        ...
-
-    def supports_op(self, tensor: Tensor) -> bool:
-        """Whether the library runs a node."""
-        ...
 
 
 class PackedType(BufferType):
@@ -51,7 +37,7 @@ class PackedType(BufferType):
     """
 
     def __init__(
-        self, device: _Owner, index: int, name: str, alignment: int, split: bool = False
+        self, device: GgmlTarget, index: int, name: str, alignment: int, split: bool = False
     ) -> None:
         self.name = f"{device.name}:{name}"
         self.device = device

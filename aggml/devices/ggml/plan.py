@@ -6,7 +6,7 @@ graph (native/ggml/builders.def, build.c).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aggml.devices.ggml.packed import packed_place
 from aggml.errors import Unsupported
@@ -17,27 +17,17 @@ from aggml.plan import DevicePlan, Storages
 from aggml.tensor.tensor import PARAM
 
 if TYPE_CHECKING:
+    from aggml.devices.ggml.target import GgmlTarget
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Locate, PlanCall
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlPlan", "GgmlTarget", "lowering", "question", "refuses"]
+__all__ = ["GgmlPlan", "lowering", "question", "refuses"]
 
 #: In-place ops whose ggml builder returns a view. For other in-place ops the result is placed so.
 _OWN_VIEWS: Final = VIEWS | {"cpy", "set_rows", "set", "acc", "opt_step_adamw", "opt_step_sgd"}
-
-
-class GgmlTarget(Protocol):
-    """The part of a device that this file uses."""
-
-    name: str
-    native: _native.GgmlDevice
-
-    def problem(self, tensor: Tensor) -> str | None:
-        """Why the device does not run a node; None: it does."""
-        ...
 
 
 class GgmlPlan(DevicePlan):
