@@ -32,6 +32,15 @@ class DraftAgreement:
         prior = PRIOR if self._prior is None else self._prior.share()
         return (self._hits + WEIGHT * prior) / (self._tries + WEIGHT)
 
+    def chances(self, most: int) -> list[float]:
+        """Of each of ``most`` tokens of a draft: how likely it and all before it are kept.
+
+        Asked once for each token that comes, whether or not a draft is then made.
+        """
+        self._idle()
+        share = self.share()
+        return [share ** (i + 1) for i in range(most)]
+
     def note(self, accepted: int, proposed: int) -> None:
         """Note how much of a draft was kept."""
         if self._prior is not None:
@@ -42,11 +51,11 @@ class DraftAgreement:
         self._hits = self._hits * kept + accepted
         self._tries = self._tries * kept + tries
 
-    def idle(self) -> None:
+    def _idle(self) -> None:
         """Note that a token came without a draft: what was measured long ago counts less."""
         self._rest += 1
         if self._rest >= REST:
             self._rest = 0
             self._hits, self._tries = self._hits / 2, self._tries / 2
         if self._prior is not None:
-            self._prior.idle()
+            self._prior._idle()

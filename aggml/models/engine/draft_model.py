@@ -102,12 +102,9 @@ class DraftModel(StepDrafter):
             return []  # the draft model has no such token
         if request.adjuster is not None and self.decoder.vocabulary < self._vocabulary:
             return []  # its changes may concern tokens that the draft model does not have
-        agreement = request.agreement
-        if agreement is None:
-            agreement = request.agreement = DraftAgreement(self._agreement)
-        agreement.idle()
-        share = agreement.share()
-        return [share ** (i + 1) for i in range(most)]
+        if request.agreement is None:
+            request.agreement = DraftAgreement(self._agreement)
+        return request.agreement.chances(most)
 
     def _of(self, request: TextRequest) -> _Known:
         """What the slot of a request has of its tokens."""

@@ -134,12 +134,9 @@ class PredictionHead(StepDrafter):
         if len(fed.hidden) - 1 > BEHIND[-1]:
             self._fill(request, fed)
             return []
-        agreement = request.agreement
-        if agreement is None:
-            agreement = request.agreement = DraftAgreement(self._agreement)
-        agreement.idle()
-        share = agreement.share()
-        return [share ** (i + 1) for i in range(most)]
+        if request.agreement is None:
+            request.agreement = DraftAgreement(self._agreement)
+        return request.agreement.chances(most)
 
     def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
         """As of `Drafter`."""
