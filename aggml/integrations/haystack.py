@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from aggml.models import ChatDelta, Token, Usage
     from aggml.models import ChatMessage as Answer
+    from aggml.models import ToolCallDelta as CallDelta
 
 __all__ = ["AggmlChatGenerator", "AggmlDocumentEmbedder", "AggmlRanker", "AggmlTextEmbedder"]
 
@@ -89,7 +90,7 @@ class _Lazy:
             opened.face.close()
 
     def saved(self) -> dict[str, Any]:
-        """What a pipeline in a file tells of it."""
+        """The arguments with which a pipeline that is read from a file makes it again."""
         if not isinstance(self._given, (str, os.PathLike)):
             raise InvalidArgument(
                 f"[{self._place}] an open model cannot be saved with a pipeline: give the path of "
@@ -98,8 +99,8 @@ class _Lazy:
         return {MODEL: str(Path(self._given)), "load_options": self._load_options}
 
 
-class _Loaded:
-    """A component with a model, which it may load itself."""
+class _WithModel:
+    """What all components share: a model, of the caller or loaded by the component."""
 
     _model: _Lazy
 
@@ -117,7 +118,7 @@ class _Loaded:
 
 
 @component
-class AggmlChatGenerator(_Loaded):
+class AggmlChatGenerator(_WithModel):
     """A model of aggml that answers conversations.
 
     ``run_async`` awaits the model; ``run`` may be called in any thread. Requests of both share the
@@ -189,7 +190,7 @@ class AggmlChatGenerator(_Loaded):
         Args:
             messages: of the conversation, or the text of the user's.
             streaming_callback: in place of that of the component.
-            generation_kwargs: options of `TextModel.chat`, before those of the component.
+            generation_kwargs: options of `TextModel.chat`; they win over those of the component.
             tools: in place of those of the component.
             tools_strict: in place of that of the component.
 
@@ -206,12 +207,12 @@ class AggmlChatGenerator(_Loaded):
         )
         if callback is None:
             return {"replies": [_reply(opened, opened.face.chat(given, **options))]}
-        joined = _Joined(opened, ComponentInfo.from_component(self))
+        pieces = _Pieces(opened, ComponentInfo.from_component(self))
         with opened.face.chat_stream(given, **options) as stream:
             for delta in stream:
-                for chunk in joined.add(delta, stream.usage):
+                for chunk in pieces.add(delta, stream.usage):
                     callback(chunk)
-            return {"replies": [joined.reply(stream.usage)]}
+            return {"replies": [pieces.reply(stream.usage)]}
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -237,14 +238,14 @@ class AggmlChatGenerator(_Loaded):
         )
         if callback is None:
             return {"replies": [_reply(opened, await opened.model.chat(given, **options))]}
-        joined = _Joined(opened, ComponentInfo.from_component(self))
+        pieces = _Pieces(opened, ComponentInfo.from_component(self))
         async with aclosing(opened.model.chat_stream(given, **options)) as stream:
             async for delta in stream:
-                for chunk in joined.add(delta, stream.usage):
-                    told = callback(chunk)
-                    if told is not None:
-                        await told
-            return {"replies": [joined.reply(stream.usage)]}
+                for chunk in pieces.add(delta, stream.usage):
+                    waiting = callback(chunk)
+                    if waiting is not None:  # the callback is async
+                        await waiting
+            return {"replies": [pieces.reply(stream.usage)]}
 
     def _options(
         self, given: Mapping[str, Any] | None, tools: ToolsType | None, *, strict: bool | None
@@ -265,10 +266,10 @@ def _messages_of(messages: list[ChatMessage] | str) -> list[dict[str, Any]]:
         return [{"role": "user", "content": messages}]
     found = []
     for message in messages:
-        told = message.to_openai_dict_format(require_tool_call_ids=False)
-        if message.reasoning is not None and told["role"] == "assistant":
-            told["reasoning"] = message.reasoning.reasoning_text
-        found.append(told)
+        one = message.to_openai_dict_format(require_tool_call_ids=False)
+        if message.reasoning is not None and one["role"] == "assistant":
+            one["reasoning"] = message.reasoning.reasoning_text
+        found.append(one)
     return found
 
 
@@ -282,9 +283,9 @@ def _meta(opened: OpenedModel, usage: Usage, reason: str | None, tokens: Sequenc
             "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         },
     }  # fmt: skip
-    told = logprobs_of(opened.model, tokens)
-    if told:
-        found["logprobs"] = {"content": told}
+    logprobs = logprobs_of(opened.model, tokens)
+    if logprobs:
+        found["logprobs"] = {"content": logprobs}
     return found
 
 
@@ -299,7 +300,7 @@ def _reply(opened: OpenedModel, answer: Answer) -> ChatMessage:
     )
 
 
-class _Joined:
+class _Pieces:
     """The pieces of an answer: those that callbacks get, and the whole of it."""
 
     def __init__(self, opened: OpenedModel, component: ComponentInfo) -> None:
@@ -339,24 +340,52 @@ class _Joined:
 
     def reply(self, usage: Usage) -> ChatMessage:
         """The whole answer."""
-        calls: dict[int, list[str]] = {}
+        first: dict[int, CallDelta] = {}  # of each call: the piece with its name
+        arguments_of: dict[int, str] = {}
         for x in (y for delta in self._deltas for y in delta.tool_calls):
-            known = calls.setdefault(x.index, [x.id or "", x.name or "", ""])
-            known[2] += x.arguments
+            first.setdefault(x.index, x)
+            arguments_of[x.index] = arguments_of.get(x.index, "") + x.arguments
         reason = self._deltas[-1].finish_reason if self._deltas else None
         return ChatMessage.from_assistant(
             text="".join(x.content for x in self._deltas) or None,
             tool_calls=[
-                ToolCall(tool_name=name, arguments=arguments, id=number)
-                for number, name, text in calls.values()
-                if (arguments := parsed(text)) is not None
+                ToolCall(tool_name=x.name or "", arguments=arguments, id=x.id or "")
+                for i, x in first.items()
+                if (arguments := parsed(arguments_of[i])) is not None
             ],
             reasoning="".join(x.reasoning or "" for x in self._deltas) or None,
             meta=_meta(self._opened, usage, reason, [y for x in self._deltas for y in x.tokens]),
         )
 
 
-class _Embedding(_Loaded):
+class _OfDocuments:
+    """What both components that read documents share: which text stands for a document."""
+
+    meta_fields_to_embed: list[str]
+    embedding_separator: str
+
+    def _read_fields(self, fields: list[str] | None, separator: str) -> None:
+        """Note which fields are put before the content, and what stands between all of these."""
+        self.meta_fields_to_embed = list(fields or ())
+        self.embedding_separator = separator
+
+    def _field_options(self) -> dict[str, Any]:
+        """The arguments of the component that say so."""
+        return {
+            "meta_fields_to_embed": self.meta_fields_to_embed,
+            "embedding_separator": self.embedding_separator,
+        }
+
+    def _texts(self, documents: list[Document]) -> list[str]:
+        return [self._text_of(x) for x in documents]
+
+    def _text_of(self, document: Document) -> str:
+        meta, names = document.meta, self.meta_fields_to_embed
+        fields = [str(meta[name]) for name in names if meta.get(name) is not None]
+        return self.embedding_separator.join([*fields, document.content or ""])
+
+
+class _Embedding(_WithModel):
     """The parts that both embedders share."""
 
     _place = ""
@@ -382,7 +411,7 @@ class _Embedding(_Loaded):
     def _for(self, opened: OpenedModel, names: Sequence[str]) -> dict[str, Any]:
         return {"prompt": prompt_for(opened.model, names), **self.embed_options}
 
-    def _told(self) -> dict[str, Any]:
+    def _model_meta(self) -> dict[str, Any]:
         return {"model": self._model.open().name}
 
 
@@ -421,7 +450,7 @@ class AggmlTextEmbedder(_Embedding):
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
         """The vector, as "embedding"."""
-        return {"embedding": self._embed([text], QUERY)[0], "meta": self._told()}
+        return {"embedding": self._embed([text], QUERY)[0], "meta": self._model_meta()}
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(self, text: str) -> dict[str, Any]:
@@ -429,11 +458,11 @@ class AggmlTextEmbedder(_Embedding):
 
         Cancellation: takes the text back.
         """
-        return {"embedding": (await self._aembed([text], QUERY))[0], "meta": self._told()}
+        return {"embedding": (await self._aembed([text], QUERY))[0], "meta": self._model_meta()}
 
 
 @component
-class AggmlDocumentEmbedder(_Embedding):
+class AggmlDocumentEmbedder(_OfDocuments, _Embedding):
     """Documents with their vectors.
 
     If the model's folder has a prompt named "document" ("passage", "corpus"), it is put before each
@@ -461,8 +490,7 @@ class AggmlDocumentEmbedder(_Embedding):
         """
         # Not super(): `component` makes another class of this one.
         _Embedding.__init__(self, model, load_options, embed_options)
-        self.meta_fields_to_embed: list[str] = list(meta_fields_to_embed or ())
-        self.embedding_separator = embedding_separator
+        self._read_fields(meta_fields_to_embed, embedding_separator)
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
@@ -470,8 +498,7 @@ class AggmlDocumentEmbedder(_Embedding):
             self,
             **self._model.saved(),
             embed_options=self.embed_options,
-            meta_fields_to_embed=self.meta_fields_to_embed,
-            embedding_separator=self.embedding_separator,
+            **self._field_options(),
         )
         return found
 
@@ -488,18 +515,13 @@ class AggmlDocumentEmbedder(_Embedding):
         """
         return self._result(documents, await self._aembed(self._texts(documents), DOCUMENT))
 
-    def _texts(self, documents: list[Document]) -> list[str]:
-        return [
-            _text_of(x, self.meta_fields_to_embed, self.embedding_separator) for x in documents
-        ]  # fmt: skip
-
     def _result(self, documents: list[Document], vectors: list[list[float]]) -> dict[str, Any]:
         found = [replace(x, embedding=v) for x, v in zip(documents, vectors, strict=True)]
-        return {"documents": found, "meta": self._told()}
+        return {"documents": found, "meta": self._model_meta()}
 
 
 @component
-class AggmlRanker(_Loaded):
+class AggmlRanker(_OfDocuments, _WithModel):
     """Documents by how well they answer a query, best first, each with its score."""
 
     def __init__(
@@ -524,8 +546,7 @@ class AggmlRanker(_Loaded):
         self._model = _Lazy("AggmlRanker", model, load_options)
         self.top_k = top_k
         self.rerank_options: dict[str, Any] = dict(rerank_options or {})
-        self.meta_fields_to_embed: list[str] = list(meta_fields_to_embed or ())
-        self.embedding_separator = embedding_separator
+        self._read_fields(meta_fields_to_embed, embedding_separator)
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
@@ -534,8 +555,7 @@ class AggmlRanker(_Loaded):
             **self._model.saved(),
             top_k=self.top_k,
             rerank_options=self.rerank_options,
-            meta_fields_to_embed=self.meta_fields_to_embed,
-            embedding_separator=self.embedding_separator,
+            **self._field_options(),
         )
         return found
 
@@ -561,11 +581,6 @@ class AggmlRanker(_Loaded):
         scores = await opened.model.rerank(query, texts, **self.rerank_options)
         return self._result(documents, scores, top_k)
 
-    def _texts(self, documents: list[Document]) -> list[str]:
-        return [
-            _text_of(x, self.meta_fields_to_embed, self.embedding_separator) for x in documents
-        ]  # fmt: skip
-
     def _result(
         self, documents: list[Document], scores: Any, top_k: int | None
     ) -> dict[str, list[Document]]:  # fmt: skip
@@ -573,9 +588,3 @@ class AggmlRanker(_Loaded):
         return {
             "documents": [replace(documents[x.index], score=x.score) for x in ranked(scores, most)]
         }
-
-
-def _text_of(document: Document, fields: Sequence[str], separator: str) -> str:
-    """The text of a document, after those of its fields that are asked for."""
-    told = [str(document.meta[x]) for x in fields if document.meta.get(x) is not None]
-    return separator.join([*told, document.content or ""])
