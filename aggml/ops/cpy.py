@@ -30,6 +30,7 @@ __all__ = ["cast", "cont", "cont_1d", "cont_2d", "cont_3d", "cont_4d", "cpy", "d
 
 
 def _converts(a: DType, b: DType) -> bool:
+    """Whether elements of type ``a`` can be written as elements of type ``b``."""
     if a is b:
         return True
     if a in FLOATS:

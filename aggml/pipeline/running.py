@@ -102,7 +102,7 @@ class PipelineResults:
     """What comes out of a run: ``async for item in results``. ``print(results)`` draws the stages.
 
     Attributes:
-        left: whether its block has been left.
+        left: whether the block of ``async with run(...)`` has been left.
     """
 
     def __init__(
@@ -298,11 +298,11 @@ def _is_stray(error: BaseException) -> bool:
 
 
 def _most_urgent(parcels: list[Parcel]) -> Urgency:
-    """The urgency of a batch: the highest priority, and the deadline of its last item."""
-    untils = [x.urgency.until for x in parcels]
+    """The urgency of a batch: the highest priority, and the latest deadline; None: one has none."""
+    deadlines = [x.urgency.until for x in parcels]
     return Urgency(
         max(x.urgency.priority for x in parcels),
-        None if None in untils else max(x for x in untils if x is not None),
+        None if None in deadlines else max(x for x in deadlines if x is not None),
     )
 
 
@@ -315,7 +315,8 @@ class _Workers:
         name: of the stage in this run.
         inbox: where they take from.
         out: where they put.
-        ahead: how many calls may be out before the oldest one is done; None: the order is given up.
+        ahead: how many calls may be begun while the oldest one is not done; None: results come in
+            any order.
     """
 
     def __init__(
@@ -368,7 +369,7 @@ class _Workers:
     async def _take(self) -> tuple[list[Parcel], int]:
         """An item or a batch of them, and its ticket; nothing if no more will come."""
         inbox, order = self._inbox, self._order
-        while True:
+        while True:  # while this worker waits for an item, others may fill the order again
             while order is not None and order.full:
                 await order.moved()
             if not await inbox.wait():
@@ -423,7 +424,7 @@ class _Workers:
             await self._send(parcel, _DROPPED)
 
     async def give(self, parcel: Parcel, value: Any, ticket: int) -> None:  # noqa: ANN401
-        """A result for an item; None drops the item."""
+        """Pass on a result of an item; the result None drops the item."""
         if value is None:
             await self._send(parcel, _DROPPED)
             return
@@ -441,7 +442,10 @@ class _Workers:
         note_work(row, self._name, since, begin, end)
 
     async def _send(self, parcel: Parcel, value: Any) -> None:  # noqa: ANN401
-        """Put a result into the next queue; in a fan, the last branch puts the tuple."""
+        """Put a result into the next queue; in a fan, the last branch puts the tuple.
+
+        A fan in a branch of another fan ends with a tuple that is itself a part of the outer one.
+        """
         while (join := parcel.join) is not None:
             join.parts[parcel.place] = value.item if isinstance(value, Urgent) else value
             join.left -= 1

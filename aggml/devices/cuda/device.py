@@ -74,8 +74,9 @@ class CUDADevice(Device):
         self.device_id = facts.pci
         self.facts = facts
         self.kernels = kernels
-        asked = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
-        self.registers_files: bool = asked and facts.read_only
+        wanted = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
+        # Pages of a mapped file can only be registered as read-only, which not every GPU supports.
+        self.registers_files: bool = wanted and facts.read_only
         self.native: _native.CudaDevice = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)

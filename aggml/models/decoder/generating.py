@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from aggml.models.decoder.decoder import F32
     from aggml.models.decoder.interface import Chosen, Decoding
 
-__all__ = ["FEW", "Continuation", "Timing", "generate"]
+__all__ = ["Continuation", "Timing", "generate"]
 
-FEW: Final = 64  # if samplers look at no more logits than this, only so many are brought here
+#: If samplers look at no more logits than this, only the best ones come from the device.
+_MOST_BEST: Final = 64
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Continuation:
 
     Attributes:
         stopped: whether every sequence ended with one of the tokens ``ends``.
-        fed: of the only sequence: the tokens whose steps have been computed.
+        fed: the tokens that the first sequence holds: the prompt, and tokens of computed steps.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Continuation:
         self._chosen = chosen
         self._left -= 1
         self._alive = [
-            was and x not in self._ends for was, x in zip(self._alive, chosen, strict=True)
+            alive and x not in self._ends for alive, x in zip(self._alive, chosen, strict=True)
         ]
         if not any(self._alive):
             self.stopped = True
@@ -119,7 +120,7 @@ class Continuation:
             return None
         if all(self._alive):
             return [*chosen]
-        return [token if is_ else None for token, is_ in zip(chosen, self._alive, strict=True)]
+        return [x if alive else None for x, alive in zip(chosen, self._alive, strict=True)]
 
     async def _first(self) -> list[int] | None:
         """Process the prompt, and choose the first tokens."""
@@ -208,7 +209,7 @@ class _Chained:
         self._position = places.start
         self._stop = min(places.stop, model.ctx)
         self._slot = slot
-        self._among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
+        self._n_logits = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
         self._under_way: deque[Chosen] = deque()
 
     async def step(self, ids: list[int]) -> list[int]:
@@ -227,7 +228,7 @@ class _Chained:
         return found
 
     def _draws(self) -> Draws | None:
-        return Draws.of(self._samplers, self._among) if self._among > 1 else None
+        return Draws.of(self._samplers, self._n_logits) if self._n_logits > 1 else None
 
     def close(self) -> None:
         """Abort the steps that are queued."""
@@ -249,10 +250,9 @@ class _Drawn:
         self._position = places.start
         self._slot = slot
         most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
-        few = most <= min(FEW, model.vocabulary) and all(
-            sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
-        )
-        self._most = most if few else None
+        is_bounded = all(sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers)
+        is_enough = is_bounded and most <= min(_MOST_BEST, model.vocabulary)
+        self._most = most if is_enough else None  # None: all logits are needed
 
     async def step(self, ids: list[int]) -> list[int]:
         """The tokens after ``ids``."""

@@ -182,8 +182,10 @@ class _Homes:
 
     def discard(self, call: _Call) -> None:
         found = self.calls.get(call.home)
-        if found is not None and found.pop(call, self) is None and not found:
-            del self.calls[call.home]  # so that the loop can be freed
+        if found is not None and call in found:
+            del found[call]
+            if not found:
+                del self.calls[call.home]  # so that the loop can be freed
 
 
 class _Guard:

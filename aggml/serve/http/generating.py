@@ -86,6 +86,7 @@ def sampling_options(
     usual = _defaults_of(type(given))
     for name in SAME:
         value = getattr(given, name)
+        # min_p has another default in each protocol, so it is passed on in any case.
         if name == "min_p" or value != usual[name]:
             found[name] = value
     found.setdefault("min_tokens", given.min_tokens)
@@ -173,14 +174,15 @@ def effort_of(effort: str | None, budget: int | None = None) -> bool | int | str
 
 
 def check_ending(generates: bool | None, *, continued: bool) -> None:
-    """Check that a prompt is not asked to end both behind and within the last message.
+    """Refuse a request that begins a new message and also continues the last one.
 
     Args:
-        generates: whether a message of the assistant is begun; None: nothing is said.
-        continued: whether the last message is continued.
+        generates: whether the prompt ends with the begin of a message of the assistant; None: the
+            request does not say.
+        continued: whether the prompt ends within the last message.
 
     Raises:
-        RequestError: it is.
+        RequestError: both.
     """
     if generates and continued:
         raise RequestError(
@@ -390,7 +392,7 @@ async def encode_texts(
         given: the value of the field.
         field: its name.
         exchange: has the limits.
-        cut: texts that are too long are cut, and not refused.
+        cut: whether texts that are too long are cut; else they are refused.
 
     Raises:
         RequestError: one is no text, has no tokens or unknown ones.
