@@ -62,10 +62,6 @@ def _table(value: object) -> str | None:
     return None if isinstance(value, (dict, list)) else "an object or a list"
 
 
-def _anything(_: object) -> str | None:
-    return None
-
-
 def _or_null(check: Check) -> Check:
     def checked(value: Any) -> str | None:  # noqa: ANN401
         wanted = None if value is None else check(value)

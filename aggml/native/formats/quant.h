@@ -16,15 +16,8 @@ uint16_t agk_f16_from_float(float value);
 /* convert.c. Toward zero; numbers that do not fit saturate, NaN is 0. */
 agk_from_float_fn agk_f32_to_i32;
 
-/* Rounds down to a code 0..top; NaN becomes 0. */
-static inline uint8_t agk_code(float x, int top)
-{
-    if (!(x > 0.0f)) return 0;
-    return x < (float)top ? (uint8_t)x : (uint8_t)top;
-}
-
-/* The same for n (32 at most, a multiple of 4) numbers x * inverse + shift, written so that minimum and maximum are
- * single instructions. */
+/* Rounds n (32 at most, a multiple of 4) numbers x * inverse + shift down to codes 0..top; NaN becomes 0. Written so
+ * that minimum and maximum are single instructions. */
 static inline void agk_codes(int n, const float *x, float inverse, float shift, int top, uint8_t *codes)
 {
     int32_t whole[32];

@@ -48,12 +48,6 @@ typedef struct agk_short_unit {
  * agk_code_traits_of serves. */
 int agk_short_fours(int type);
 
-/* The number that is added to codes of a type with minimums, to make them signed. */
-static inline int agk_short_offset(int type)
-{
-    return type == AGK_Q4_1 || type == AGK_Q4_K ? -8 : type == AGK_Q5_1 || type == AGK_Q5_K ? -16 : 0;
-}
-
 /* Bytes of 32 k of a row. */
 static inline size_t agk_short_row_bytes(bool words)
 {

@@ -31,11 +31,6 @@ static inline agk_packed *agk_packed_acquire(agk_weights *weights, const struct 
     return weights->acquire(weights, a);
 }
 
-static inline const char *agk_packed_data(const agk_packed *packed)
-{
-    return packed->data;
-}
-
 /* Group `i` of all groups, which are 16 rows of one matrix after the other. It is packed now if the weights were
  * written since. */
 static inline const char *agk_packed_ready(agk_packed *packed, int64_t i)

@@ -1,9 +1,10 @@
 /* The epilogue of a product whose sums lie in lanes (agk_mm_end), AVX-512 BF16: adds the bias, applies the activation,
  * combines with the second operand, then stores the results as columns of c, or as packed columns for the next product.
  *
- * A vector of sums has the elements of one row in 16 columns. For columns of c, 32 rows of 16 columns are transposed at a
- * time, in L1. Packed columns need no transposition: the rows of this product are the k of the next one, whose lanes are
- * columns, too. Not here: stores without an epilogue (mul_mat_panels.c), what an epilogue cannot do (lower/chain.c). */
+ * A vector of sums has the elements of one row in 16 columns. For columns of c, 32 rows of 16 columns are transposed at
+ * a time, in L1. Packed columns need no transposition: the rows of this product are the k of the next one, whose lanes
+ * are columns, too. Not here: stores without an epilogue (mul_mat_panels.c), stages that an epilogue cannot carry out
+ * (lower/chain.c). */
 #include "mul_mat_blocks.h"
 #include "mul_mat_end.h"
 #include "mul_mat_bytes_unit.h"

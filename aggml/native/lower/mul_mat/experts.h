@@ -56,8 +56,8 @@ static inline size_t agk_experts_bytes_before(const agk_experts_plan *p, const a
                                    : agk_packed_columns_bytes(i, k);
 }
 
-/* Whether all columns of b are quantized first, and then copied to the experts that use them: several slots have the same
- * column, and each column is quantized only once. */
+/* Whether all columns of b are quantized first, and then copied to the experts that use them: several slots have the
+ * same column, and each column is quantized only once. */
 static inline bool agk_experts_share(const agk_experts_plan *p, const agk_node *node)
 {
     return p->packs && node->src[1].ne[1] < node->src[2].ne[0];
@@ -70,9 +70,9 @@ static inline int64_t agk_experts_shared_per_chunk(const agk_node *node)
     return agk_units_per_chunk(b->ne[1] * b->ne[2], 0.25 * (double)b->ne[0] + 20.0);
 }
 
-/* The work area, in this order: start, order, busy, columns, and the quantized columns of b that several slots share. A
- * slot is a column of the result: [slot % used, slot / used] of ids, where `used` is the number of experts that ids names
- * for each token. */
+/* The work area, in this order: start, order, busy, columns, and the quantized columns of b that several slots share.
+ * A slot is a column of the result: [slot % used, slot / used] of ids, where `used` is the number of experts that ids
+ * names for each token. */
 typedef struct agk_experts {
     int32_t *start; /* of each expert: where its slots begin in `order`; start[experts] is their number */
     int32_t *order; /* the slots, sorted by expert */
