@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.process import html
 from aggml.process.numbers import Numbers
+from aggml.process.picture import DrawnRow, draw_rows, save_svg
 from aggml.tensor import Tensor, change, describe
 from aggml.tensor.tensor import INPUT, PARAM
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
 
     from aggml.tensor.placement import Holder
@@ -297,6 +299,32 @@ class Graph:
             for i, node in enumerate(self.nodes)
         ]  # fmt: skip
         return html.table(repr(self), ("", "op", "node", "type", "shape", "operands"), rows)
+
+    def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
+        """Draw the nodes in their order as SVG, with lines from results to those who read them.
+
+        Leafs have no row: a node names all of its operands. Views have no colour, because they
+        compute nothing.
+
+        Args:
+            path: ends with ``.svg``.
+            title: above it; if empty, ``repr(graph)``.
+
+        Raises:
+            InvalidArgument: another suffix.
+            OSError: the file cannot be written.
+        """
+        place = {node: i for i, node in enumerate(self.nodes)}
+        rows = [
+            DrawnRow(
+                f"{node.op:14} {describe(node)}"
+                f" ({', '.join(x.name for x in node.src if x is not None)})",
+                tuple(dict.fromkeys(place[x] for x in node.src if x in place)),
+                band=-1 if node.view_src is not None else 0,
+            )
+            for node in self.nodes
+        ]
+        save_svg(path, draw_rows(title or repr(self), rows), "Graph.plot")
 
 
 def _check_tensor(place: str, given: object) -> None:

@@ -54,6 +54,7 @@ from aggml.tensor.inputs import check_due
 from aggml.tensor.placement import KEPT, PlacementEpoch, fill
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
@@ -129,8 +130,16 @@ class GraphPlan:
         """Enqueue one run, as ``backend.graph_compute(graph)`` does (same errors, cancellation)."""
         return self.backend.graph_compute(self.graph)
 
+    def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
+        """Draw the steps as SVG (see `DevicePlan.plot`)."""
+        self.plan.plot(path, title=title)
+
     def __str__(self) -> str:
         return str(self.plan)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the steps."""
+        return self.plan._repr_html_()
 
 
 class Backend(ABC):

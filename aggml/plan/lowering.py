@@ -273,16 +273,25 @@ def compile_plan(
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[compile_plan] {graph!r} is no Graph")
     if addresses is None:
-        return finish(compile_steps(graph, _where_placed, 0, cpu_mask(isa)))
+        is_placed = graph.memory is not None
+        return finish(
+            compile_steps(graph, lambda t: (_address(t, is_placed), False), 0, cpu_mask(isa))
+        )
     address = addresses  # mypy forgets in a lambda that it is not None
     return finish(compile_steps(graph, lambda t: (address(t), False), 0, cpu_mask(isa), fuse=False))
 
 
-def _where_placed(tensor: Tensor) -> tuple[int, bool]:
-    """The address at which a tensor was placed (a `Locate`)."""
+def _address(tensor: Tensor, is_placed: bool) -> int:
+    """The address at which a tensor was placed."""
     if tensor.placement is None:
-        raise NotAllocated(f"[compile_plan] {tensor!r} has no memory: call alloc_graph first")
-    return tensor.placement.address, False
+        advice = (
+            "it lies in scratch of the backend that placed the graph, which compiles it by "
+            "Backend.graph_plan(graph)"
+            if is_placed
+            else "call alloc_graph first"
+        )
+        raise NotAllocated(f"[compile_plan] {tensor!r} has no memory of its own: {advice}")
+    return tensor.placement.address
 
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:

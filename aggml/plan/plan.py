@@ -13,8 +13,10 @@ from aggml.errors import InvalidState
 from aggml.ops.table import IDLE
 from aggml.plan.storages import Storages
 from aggml.process import html
+from aggml.process.picture import DrawnRow, draw_rows, save_svg
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
 
     from aggml.graph import Graph
@@ -138,6 +140,64 @@ class DevicePlan:
     def _repr_html_(self) -> str:
         """For notebooks: the steps."""
         return html.plain(str(self))
+
+    def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
+        """Draw the steps as SVG, with lines from results to the steps that read them.
+
+        Nodes that are computed together are one row. Coloured steps run side by side with the
+        one before or behind them.
+
+        Args:
+            path: ends with ``.svg``.
+            title: above it; if empty, ``repr(plan)``.
+
+        Raises:
+            InvalidArgument: another suffix.
+            OSError: the file cannot be written.
+        """
+        steps = self.steps
+        beside = [step.beside for step in steps]
+        rows = [
+            DrawnRow(
+                f"{step.op:24} {step.node}, "
+                f"{step.n_chunks} {'chunk' if step.n_chunks == 1 else 'chunks'}",
+                sources,
+                band=0 if step.beside or then else -1,
+                about="runs side by side with the step before it" if step.beside else "",
+            )
+            for step, sources, then in zip(
+                steps, _sources(self.nodes, steps), [*beside[1:], False], strict=True
+            )
+        ]
+        save_svg(path, draw_rows(title or repr(self), rows), "Plan.plot")
+
+
+def _sources(nodes: Sequence[Tensor], steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
+    """For each step, the steps whose results it reads, also through views and fused nodes."""
+    named: dict[str, list[Tensor]] = {}
+    for node in reversed(nodes):
+        if node.op not in IDLE:
+            named.setdefault(node.name, []).append(node)
+    found = [named[step.node].pop() if named.get(step.node) else None for step in steps]
+    place = {node: i for i, node in enumerate(found) if node is not None}
+    out = []
+    for i, last in enumerate(found):
+        sources: set[int] = set()
+        seen: set[Tensor] = set()
+        open_ = [] if last is None else [last]
+        while open_:
+            node = open_.pop()
+            for source in (*node.src, node.view_src):
+                if source is None or source in seen:
+                    continue
+                seen.add(source)
+                at = place.get(source)
+                if at is None:
+                    open_.append(source)
+                elif at < i:
+                    sources.add(at)
+        out.append(tuple(sorted(sources)))
+    return out
 
 
 class NativePlan(Protocol):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from xml.sax.saxutils import escape
+
+from aggml.process.picture import xml_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,9 +105,9 @@ def svg(events: Sequence[TraceEvent], arrows: Sequence[Arrow] = (), title: str =
         y = _TOP + rows[name] * _ROW
         out.append(
             f'<text x="{_LEFT - 12}" y="{y + 18}" text-anchor="end" font-weight="bold">'
-            f"{escape(name)}</text>"
+            f"{xml_text(name)}</text>"
             f'<text x="{_LEFT - 12}" y="{y + 32}" text-anchor="end" font-size="10" fill="#5a6270">'
-            f"{escape(what)}</text>"
+            f"{xml_text(what)}</text>"
             f'<path d="M{_LEFT} {y + _ROW}H{_LEFT + _WIDTH}" stroke="#d5d9df"/>'
         )
     for e in events:
@@ -115,7 +116,7 @@ def svg(events: Sequence[TraceEvent], arrows: Sequence[Arrow] = (), title: str =
         out.append(
             f'<rect x="{x:.2f}" y="{y + 7}" width="{w:.2f}" height="26" rx="2" '
             f'fill="{COLOURS.get(e.operation, OTHER)}">'
-            f"<title>{escape(chr(10).join(_about(e)))}</title></rect>"
+            f"<title>{xml_text(chr(10).join(_about(e)))}</title></rect>"
         )
     for arrow in arrows[:_MOST_ARROWS]:
         first, then = events[arrow.begin], events[arrow.to]
@@ -130,7 +131,7 @@ def svg(events: Sequence[TraceEvent], arrows: Sequence[Arrow] = (), title: str =
         out.append(
             f'<rect x="{at}" y="36" width="12" height="12" rx="2" '
             f'fill="{COLOURS.get(operation, OTHER)}"/>'
-            f'<text x="{at + 18}" y="46">{escape(operation)}</text>'
+            f'<text x="{at + 18}" y="46">{xml_text(operation)}</text>'
         )
         at += 38 + 7 * len(operation)
     if arrows:
@@ -142,7 +143,7 @@ def svg(events: Sequence[TraceEvent], arrows: Sequence[Arrow] = (), title: str =
         '<defs><marker id="to" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6" '
         'markerHeight="6" orient="auto"><path d="M0 0L6 3L0 6z" fill="#1d2430" '
         'fill-opacity=".7"/></marker></defs><rect width="100%" height="100%" rx="6" fill="white"/>'
-        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>{"".join(out)}</svg>\n'
+        f'<text x="{_LEFT}" y="22" font-size="15">{xml_text(title)}</text>{"".join(out)}</svg>\n'
     )
 
 
@@ -171,4 +172,4 @@ def page(events: Sequence[TraceEvent], arrows: Sequence[Arrow] = (), title: str 
     text = files("aggml.tracing").joinpath("timeline.html").read_text(encoding="utf-8")
     # A name may contain "</script>" or the line separators that end a line of JavaScript.
     packed = json.dumps(data).replace("<", "\\u003c")
-    return text.replace("{{title}}", escape(title or "timeline")).replace("{{data}}", packed)
+    return text.replace("{{title}}", xml_text(title or "timeline")).replace("{{data}}", packed)

@@ -1,6 +1,6 @@
 """SchedulePlan: a printable schedule: splits, copies, the backend of each node and why.
 
-Here: text, and Graphviz source. Not here: deciding any of it.
+Here: text, a drawing, Graphviz source. Not here: deciding any of it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.ops.table import VIEWS
 from aggml.process import html
+from aggml.process.picture import DrawnRow, draw_rows, save_svg
 from aggml.tensor import describe
 
 if TYPE_CHECKING:
+    import os
+
     from aggml.scheduler.deciding.program import SplitGraph
-    from aggml.scheduler.deciding.split import Split
+    from aggml.scheduler.deciding.split import Copy, Split
     from aggml.tensor import Tensor
 
 __all__ = ["SchedulePlan"]
@@ -101,6 +104,55 @@ class SchedulePlan:
     def _repr_html_(self) -> str:
         """For notebooks: the splits, and why each node is where it is."""
         return html.plain(str(self))
+
+    def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
+        """Draw the schedule as SVG: a colour for each backend, dashed lines from values to copies.
+
+        Args:
+            path: ends with ``.svg``.
+            title: above it; if empty, ``repr(plan)``.
+
+        Raises:
+            InvalidArgument: another suffix.
+            OSError: the file cannot be written.
+        """
+        program = self._program
+        rows: list[DrawnRow] = []
+        place: dict[Tensor, int] = {}
+        copied: dict[Copy, int] = {}
+        for i, split in enumerate(program.splits):
+            band = split.backend
+            rows.append(
+                DrawnRow(f"split {i} on {self._name(split.backend)}", heading=True, band=band)
+            )
+            for copy in split.inputs:
+                source = place.get(copy.tensor)
+                sources = () if source is None else (source,)
+                copied[copy] = len(rows)
+                text = f"{'copy':14} {describe(copy.tensor)}, {copy.tensor.nbytes} bytes, from "
+                text += self._name(program.at(copy.tensor))
+                rows.append(DrawnRow(text, sources, band=band, copied=frozenset(sources)))
+            for node in program.nodes[split.start : split.end]:
+                if node.op == "none":
+                    continue
+                reads = [
+                    copied.get(split.swaps[x], place.get(x)) if x in split.swaps else place.get(x)
+                    for x in node.src
+                    if x is not None
+                ]
+                cause = program.found.cause.get(node, "")
+                place[node] = len(rows)
+                rows.append(
+                    DrawnRow(
+                        f"{node.op:14} {describe(node)} "
+                        f"({', '.join(x.name for x in node.src if x is not None)}) [{cause}]",
+                        tuple(dict.fromkeys(x for x in reads if x is not None)),
+                        band=band,
+                        about=CAUSES.get(re.sub(r"wgt\d+", "wgtN", cause), ""),
+                    )
+                )
+        notes = [sign for sign in self._signs() if not sign.startswith("*")]
+        save_svg(path, draw_rows(title or repr(self), rows, notes), "SchedulePlan.plot")
 
     def dot(self) -> str:
         """The schedule as source of Graphviz: splits are boxes, copies dashed edges."""
