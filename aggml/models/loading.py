@@ -116,7 +116,7 @@ def load(
             free.
         draft: what guesses the next tokens, so that a step can make several; the answers stay the
             same (docs/generation.md). "lookup": the tokens of each sequence itself, where its last
-            ones came before. "mtp": the file's own layer that predicts a further token. A path: a
+            ones came before. "ngram": those, and what mostly followed in all sequences. "mtp": the file's own layer that predicts a further token. A path: a
             smaller model with the same vocabulary, a file or a folder, on the same backend. A
             model: the same, where that model is computed; it must stay open.
             None: nothing does.
