@@ -83,9 +83,8 @@ async def test_every_kind_of_draft_leaves_the_answers_as_they_are(
 ) -> None:
     async with await load(file, backend) as plain:
         wanted = await answers(plain)
-        given = {"lookup": draft, "ngram": draft, "a path": file, "a model": plain}.get(
-            draft, str(file)
-        )
+        others = {"a path": file, "a model": plain, "its own file": str(file)}
+        given = others.get(draft, draft)
         async with await load(file, backend, draft=given) as model:
             assert await answers(model) == wanted
             counters = model.engine.counters
