@@ -97,7 +97,8 @@ def save(
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    whole = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+    # an array of no dimensions would become one of one
+    whole = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in tensors.items()}
     if shards == 1:
         save_file(whole, folder / "model.safetensors")
         return folder

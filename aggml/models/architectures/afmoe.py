@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.architectures import glm4moe
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, HEAD_NORMS, window_pattern
+from aggml.models.checkpoints.keys import DECODER, EXPERT_KEYS, HEAD_NORMS, window_pattern
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description
 from aggml.models.reading import (
@@ -70,6 +70,7 @@ CHECKPOINT: Final = Checkpoint(
     },
     {
         **glm4moe.CHECKPOINT.keys,
+        **EXPERT_KEYS,
         "expert_shared_count": "num_shared_experts",
         "expert_weights_scale": "route_scale",
         "expert_weights_norm": lambda _: True,

@@ -1,4 +1,4 @@
-"""apertus: norms of each head's queries and keys; nets without a gate, whose activation is xIELU."""
+"""apertus: norms of the queries and keys of each head; nets with xIELU and without a gate."""
 
 from __future__ import annotations
 

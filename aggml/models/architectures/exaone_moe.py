@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.architectures import glm4moe
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, HEAD_NORMS, scaled_frequencies, window_pattern
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    EXPERT_KEYS,
+    HEAD_NORMS,
+    scaled_frequencies,
+    window_pattern,
+)
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
@@ -77,6 +83,7 @@ CHECKPOINT: Final = Checkpoint(
     },
     {
         **glm4moe.CHECKPOINT.keys,
+        **EXPERT_KEYS,
         "expert_shared_count": "num_shared_experts",
         "leading_dense_block_count": _dense,
         "attention.sliding_window": "sliding_window",
