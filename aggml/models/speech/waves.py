@@ -32,6 +32,7 @@ LARGEST: Final = 0x7FFFF000  # lengths from here on stand for unknown ones
 CHUNKS: Final = (b"data", b"fmt ", b"LIST", b"fact", b"bext", b"cue ")
 PIECE: Final = 1 << 16  # samples that are filtered together
 CHANNELS: Final = 64  # of a sound, at most; an array of channels that each have samples has more
+LOUDEST: Final = 100.0  # a float; a sound may be louder than 1, but not by so much
 WIDEST: Final = 4  # bytes of an integer; lists of integers become wider ones, of unknown scale
 
 
@@ -140,7 +141,8 @@ def mono(samples: npt.ArrayLike) -> F32:
     """Samples as float32 from -1 to 1, (samples,); channels are averaged.
 
     Raises:
-        InvalidArgument: another type or shape of array, or samples that are not finite.
+        InvalidArgument: another type or shape of array; samples that are not finite, or far too
+            loud, as integers are that became floats.
     """
     try:
         given = np.asarray(samples)
@@ -166,6 +168,12 @@ def mono(samples: npt.ArrayLike) -> F32:
     found = np.ascontiguousarray(given if given.ndim == 1 else given.mean(axis=1), np.float32)
     if not np.isfinite(found).all():
         raise InvalidArgument("[audio] some samples are no finite numbers")
+    loudest = float(np.abs(found).max(initial=0.0))
+    if loudest > LOUDEST:
+        raise InvalidArgument(
+            f"[audio] a sample is {loudest:g} or its negative, expected were floats from -1 to 1: "
+            "give integers as integers, or divide them by 32,768 if they have 16 bits"
+        )
     return found
 
 
