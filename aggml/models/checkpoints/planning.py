@@ -168,8 +168,8 @@ class Translation:
             ModelError: a layer lacks its number, or has more than one.
         """
         named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
-        layers = int(self.config.need("num_hidden_layers"))
         found: dict[str, list[float]] = {}
+        layers = int(self.config.need("num_hidden_layers")) if self.map.numbers else 0
         for key, rule in self.map.numbers.items():
             found[key] = []
             for i in range(layers):
