@@ -228,6 +228,13 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
     "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
                                                  "position_embedding_type": "rope"}),
+    "exaone-moe": ("exaone_moe", {
+        **EXPERTS, "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 12,
+        "routed_scaling_factor": 2.5}),
+    "afmoe": ("afmoe", {
+        **EXPERTS, "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 12,
+        "mup_enabled": True, "route_scale": 1.5, "num_dense_layers": 2}),
+    "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {

@@ -223,7 +223,12 @@ def serve(
     from aggml.serve import Limits
 
     draft = given["draft"]
-    if draft not in (None, "lookup", "mtp"):  # replicas of Ray have another working directory
+    if draft not in (
+        None,
+        "lookup",
+        "ngram",
+        "mtp",
+    ):  # replicas of Ray have another working directory
         draft = str(Path(draft).expanduser().resolve())
     limits = Limits(
         slots=given["slots"],

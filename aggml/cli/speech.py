@@ -33,6 +33,8 @@ __all__ = [
 
 #: Samples of raw sound by the names that FFmpeg and ALSA have for them.
 ELEMENTS: Final = {"s16le": "<i2", "s32le": "<i4", "f32le": "<f4"}
+#: How files of sound begin; raw samples do so once in four thousand million times.
+HEADS: Final = (b"RIFF", b"RF64", b"OggS", b"fLaC", b"ID3")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
@@ -54,6 +56,20 @@ def raw_options(command: F) -> F:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def _check_raw(head: bytes) -> None:
+    """Refuse a file of sound, whose head would be heard, and whose rate may be another one.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if head.startswith(HEADS):
+        raise click.UsageError(
+            f"standard input begins with {head[:4]!r}, as a file of sound does, but raw samples "
+            "are expected: arecord and sox write them with -t raw, and "
+            "'aggml transcribe MODEL -' reads a file"
+        )
 
 
 def _samples(data: bytes, samples: str, channels: int) -> npt.NDArray[Any]:
@@ -131,6 +147,7 @@ async def transcribe(
         data = await anyio.Path(audio).read_bytes()
     heard: Any
     if raw:
+        _check_raw(data[:4])
         heard = _samples(data, samples, channels)
     else:
         heard, rate = await anyio.to_thread.run_sync(read_sound, data)
@@ -231,12 +248,17 @@ async def _standard_input(
     frame = np.dtype(ELEMENTS[samples]).itemsize * channels
     most = max(1, rate // 4) * frame
     stdin: Any = sys.stdin.buffer  # read1 returns what is there, and does not wait for more
-    rest = b""
+    rest, begun = b"", False
     while True:
         data = await anyio.to_thread.run_sync(stdin.read1, most, abandon_on_cancel=True)
         if not data:
             return
         rest += data
+        if not begun:
+            if len(rest) < 4:
+                continue
+            _check_raw(rest[:4])
+            begun = True
         whole = len(rest) // frame * frame
         if whole:
             yield _samples(rest[:whole], samples, channels)

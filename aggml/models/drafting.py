@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOOKUP",
     "MTP",
+    "NGRAM",
     "Draft",
     "check_head",
     "draft_of",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 LOOKUP: Final = "lookup"
+NGRAM: Final = "ngram"
 MTP: Final = "mtp"
 #: What a head may have of its own, and what of its model it has else.
 OWN: Final = {
@@ -55,7 +57,7 @@ FURTHEST: Final = WIDTHS[1] - 1  # tokens that a state can go back
 MOST_FOR_STATES: Final = 1 << 30
 PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
 
-#: What makes drafts: the word "lookup" or "mtp", the path of a model, or a model.
+#: What makes drafts: the word "lookup", "ngram" or "mtp", the path of a model, or a model.
 Draft = str | Path | TextModel
 
 
@@ -67,14 +69,14 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
     """
     if given is None or isinstance(given, TextModel):
         return given
-    if isinstance(given, str) and given in (LOOKUP, MTP):
+    if isinstance(given, str) and given in (LOOKUP, NGRAM, MTP):
         return given
     try:
         return file_path(place, "draft", given)
     except InvalidArgument:
         raise InvalidArgument(
-            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {MTP!r}, the path of a "
-            "model's file or folder, or a model that continues text"
+            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {NGRAM!r}, {MTP!r}, the "
+            "path of a model's file or folder, or a model that continues text"
         ) from None
 
 
@@ -115,8 +117,9 @@ async def speculation_of(
         InvalidState: the draft model is closed.
     """
     decoder = engine.decoder
-    if draft == LOOKUP:
-        return Speculation(LookupDrafter(), decoder.ctx, decoder.widest)
+    if draft in (LOOKUP, NGRAM):
+        drafter = LookupDrafter(shared=draft == NGRAM)
+        return Speculation(drafter, decoder.ctx, decoder.widest)
     if draft == MTP:
         head = PredictionHead(_head_decoder(engine, cache), engine.slots)
         return Speculation(head, decoder.ctx, decoder.widest, head)
@@ -129,12 +132,12 @@ async def speculation_of(
         _check_vocabularies(
             (tokenizer, decoder.vocabulary), (draft._tokenizer, other.vocabulary), repr(draft)
         )
-        made = PagedDecoder(
+        own = PagedDecoder(
             other.site, other.model, other.weights, ctx=min(decoder.ctx, other.ctx),
             sequences=sequences, cache=cache, owns_weights=False,
         )  # fmt: skip
         return Speculation(
-            DraftModel(made, engine.slots, decoder.vocabulary, lambda: not draft.closed),
+            DraftModel(own, engine.slots, decoder.vocabulary, lambda: not draft.closed),
             decoder.ctx, decoder.widest,
         )  # fmt: skip
     path = Path(draft)
@@ -159,8 +162,8 @@ async def speculation_of(
     except BaseException:
         loaded.close()
         raise
-    drafter = DraftModel(loaded, engine.slots, decoder.vocabulary)
-    return Speculation(drafter, decoder.ctx, decoder.widest)
+    made = DraftModel(loaded, engine.slots, decoder.vocabulary)
+    return Speculation(made, decoder.ctx, decoder.widest)
 
 
 def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description:
@@ -175,7 +178,7 @@ def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description
             f"[load] draft is {MTP!r}, but the file has no layer that predicts further tokens: a "
             f"model of the architecture {model.architecture!r} needs the key "
             f"'{model.architecture}.nextn_predict_layers' and tensors 'blk.N.nextn.*'; "
-            f"{LOOKUP!r} needs nothing"
+            f"{LOOKUP!r} and {NGRAM!r} need nothing"
         )
     for problem in tensor_problems(head, tensors):
         raise ModelError(f"[load] draft is {MTP!r}, but {problem}")

@@ -106,14 +106,32 @@ class Hyperparameters:
                 or outside of the bounds.
         """
         found = self._need(name, default)
-        right = isinstance(found, (int, float)) and not isinstance(found, bool)
-        if not right or not math.isfinite(found):
+        if not _is_finite(found):
             raise self._wrong(name, found, "a finite number")
         if found < least or found > most:
             raise self._wrong(name, found, f"a number from {least} to {most}")
         if found <= above:
             raise self._wrong(name, found, f"a number above {above}")
         return float(found)
+
+    def each_number(self, key: str, layers: int) -> tuple[float, ...]:
+        """A number for each layer, of a key that does not begin with the architecture.
+
+        The file gives one for all layers or one for each.
+
+        Raises:
+            ModelError: the file does not give it, or too few; one is no finite number.
+        """
+        found = self.metadata.get(key)
+        if found is None:
+            raise ModelError(f"the file has no {key}, which a {self.architecture} needs")
+        each = _listed(found) if isinstance(found, (list, np.ndarray)) else [found] * layers
+        if len(each) < layers:
+            raise ModelError(f"{key} has {len(each)} values for {layers} layers")
+        wrong = [x for x in each[:layers] if not _is_finite(x)]
+        if wrong:
+            raise ModelError(f"{key} has the value {wrong[0]!r:.60}, expected were finite numbers")
+        return tuple(float(x) for x in each[:layers])
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or False.
@@ -174,6 +192,12 @@ class Hyperparameters:
             f"{self.architecture}.{name} is {told if len(told) < 60 else told[:57] + '...'}, "
             f"expected was {expected}"
         )
+
+
+def _is_finite(found: Any) -> bool:  # noqa: ANN401 as the file has it
+    """Whether this is a number, and neither infinite nor NaN."""
+    right = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return right and math.isfinite(found)
 
 
 def _listed(found: Any) -> list[Any]:  # noqa: ANN401 as the file has it

@@ -183,7 +183,7 @@ class SpeechModel(Model):
         """
         place = "transcribe"
         self._check_open(place)
-        asked = self._asked(language, task, timestamps, temperature, seed)
+        asked = self._asked(place, language, task, timestamps, temperature, seed)
         asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
         hertz = RATE if rate is None else integer(place, "rate", rate, -(1 << 63))
         if hertz < 1:
@@ -284,7 +284,7 @@ class SpeechModel(Model):
         place = "listen"
         self._check_open(place)
         # drawn texts would not agree with each other
-        asked = self._asked(language, "transcribe", True, 0.0, None)
+        asked = self._asked(place, language, "transcribe", True, 0.0, None)
         asked = replace(asked, beam=self._beam(place, beam_size))
         hertz = integer(place, "rate", rate, 1, 1 << 24)
         seconds = number(place, "step", step, 0, above=True)
@@ -411,7 +411,7 @@ class SpeechModel(Model):
         return found
 
     def _asked(
-        self, language: str | None, task: str, timestamps: bool,
+        self, place: str, language: str | None, task: str, timestamps: bool,
         temperature: float | Sequence[float], seed: int | None,
     ) -> Asked:  # fmt: skip
         if self._tokenizer is None:
@@ -419,7 +419,6 @@ class SpeechModel(Model):
                 "the model has no vocabulary: put gpt2.tiktoken, or multilingual.tiktoken, of "
                 "Whisper's package beside its file"
             )
-        place = "transcribe"
         if language is not None and one_text(place, "language", language) not in self.languages:
             known = ", ".join(self.languages)
             raise InvalidArgument(f"[{place}] language is {language!r}, not one of {known}")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,7 +23,7 @@ from anyio.lowlevel import checkpoint
 from aggml.errors import InvalidArgument, InvalidState
 from aggml.pipeline.ordering import Ordering
 from aggml.pipeline.queues import FanParts, Parcel, Queue
-from aggml.pipeline.stages import Fan, Stage, StageError, StageStats, as_stage, whole
+from aggml.pipeline.stages import Fan, Stage, StageError, StageStats, as_stage, shown, whole
 from aggml.pipeline.urgency import NOT_URGENT, Urgency, Urgent, present
 from aggml.process import html
 from aggml.tracing.timeline import note_work
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["PipelineResults", "run"]
 
 _DROPPED: Final = object()
+#: What has a length, but no results in the order of the items.
+_UNORDERED: Final = (AbstractSet, Mapping, str, bytes, bytearray)
 
 
 def run(
@@ -103,6 +106,7 @@ class PipelineResults:
 
     Attributes:
         left: whether the block of ``async with run(...)`` has been left.
+        broken: whether one of its tasks was cancelled, or ended by another interrupt.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class PipelineResults:
         ordered: bool,
         on_error: Callable[[StageError], Any] | None,
     ) -> None:
-        self.left = self._complete = False
+        self.left = self.broken = self._complete = False
         self._urgency = NOT_URGENT
         self._scope: anyio.CancelScope
         self._source, self._on_error = source, on_error
@@ -148,6 +152,8 @@ class PipelineResults:
             raise self._error
         if self.left and not self._complete:
             raise InvalidState("[pipeline] the block of this run has been left")
+        if self.broken:  # by an interrupt, which the block raises at its end
+            raise InvalidState("[pipeline] this run was cancelled before its last result")
         self._complete = True
         raise StopAsyncIteration
 
@@ -213,6 +219,7 @@ class PipelineResults:
             await self.fail(StageError("source", None, error))
         except BaseException as error:
             if not _is_stray(error):
+                self.broken = True
                 raise
             await self.fail(StageError("source", None, error))
         finally:
@@ -363,6 +370,9 @@ class _Workers:
                 await self._treat(parcels, ticket, row)
                 if self._order is not None:
                     await self._order.finish(ticket)
+        except BaseException:
+            self._run.broken = True
+            raise
         finally:
             self._out.end()
 
@@ -489,9 +499,15 @@ class _Call:
         stage, parcels = self._workers.stage, self._parcels
         found = stage.fn(value)
         if stage.batch is not None:
+            if hasattr(found, "__aiter__"):
+                raise InvalidArgument(
+                    "[Stage] a batch gave a stream of results, expected a list of as many results "
+                    "as items"
+                )
             results = await self._limited(found)
-            if not hasattr(results, "__len__") or len(results) != len(parcels):
-                there = len(results) if hasattr(results, "__len__") else repr(results)
+            sized = hasattr(results, "__len__") and not isinstance(results, _UNORDERED)
+            if not sized or len(results) != len(parcels):
+                there = len(results) if sized else f"{type(results).__name__} {shown(results)}"
                 raise InvalidArgument(
                     f"[Stage] a batch of {len(parcels)} items gave {there}, expected a list of as "
                     "many results"

@@ -16,7 +16,7 @@ from aggml.errors import AggmlError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "whole"]
+__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "shown", "whole"]
 
 SHOWN = 80  # characters of an item in a message
 
@@ -32,14 +32,15 @@ class StageError(AggmlError, RuntimeError):
 
     def __init__(self, stage: str, item: object, cause: BaseException) -> None:
         why = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        on = "" if stage == "source" else f" failed on the item {_shown(item)}"
+        on = "" if stage == "source" else f" failed on the item {shown(item)}"
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
         self.stage: str = stage
         self.item: object = item
         self.__cause__ = cause
 
 
-def _shown(item: object) -> str:
+def shown(item: object) -> str:
+    """The beginning of what an item looks like."""
     try:
         text = repr(item)
     except Exception:
@@ -104,10 +105,10 @@ class Stage:
     ) -> None:
         given: object = fn
         if not callable(given) or isinstance(given, (Stage, Fan)):
-            raise InvalidArgument(f"[Stage] fn is {_shown(fn)}, expected an async function")
+            raise InvalidArgument(f"[Stage] fn is {shown(fn)}, expected an async function")
         named: object = name
         if named is not None and not (isinstance(named, str) and named):
-            raise InvalidArgument(f"[Stage] name is {_shown(name)}, expected a text")
+            raise InvalidArgument(f"[Stage] name is {shown(name)}, expected a text")
         self.fn: Callable[[Any], Any] = fn
         self.name: str = _name_of(fn) if name is None else name
         self.workers: int = whole("Stage", "workers", workers, 1)
@@ -155,7 +156,7 @@ def as_stage(place: str, given: object) -> Stage | Fan:
         return given
     if not callable(given):
         raise InvalidArgument(
-            f"[{place}] a stage is {_shown(given)}, expected an async function, Stage or fan"
+            f"[{place}] a stage is {shown(given)}, expected an async function, Stage or fan"
         )
     return Stage(given)
 
@@ -164,7 +165,7 @@ def whole(place: str, name: str, value: object, least: int) -> int:
     """A whole number, at least ``least``."""
     if type(value) is not int or value < least:
         raise InvalidArgument(
-            f"[{place}] {name} is {_shown(value)}, expected a whole number of at least {least}"
+            f"[{place}] {name} is {shown(value)}, expected a whole number of at least {least}"
         )
     return value
 
@@ -174,7 +175,7 @@ def _seconds(name: str, value: object) -> float:
         isinstance(value, bool) or not isinstance(value, (int, float))
         or not math.isfinite(value) or value < 0
     ):  # fmt: skip
-        raise InvalidArgument(f"[Stage] {name} is {_shown(value)}, expected seconds, not negative")
+        raise InvalidArgument(f"[Stage] {name} is {shown(value)}, expected seconds, not negative")
     return float(value)
 
 

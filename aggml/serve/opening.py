@@ -44,8 +44,8 @@ class Limits:
             no running sequence needs the memory; None: half of it; 0: nothing is stored.
         chat_template: a template, or the path of a file with one, instead of that of the model's
             file; None: the model's.
-        draft: "lookup", "mtp", or the path of a draft model: what guesses the next tokens; None:
-            nothing.
+        draft: "lookup", "ngram", "mtp", or the path of a draft model: what guesses the next
+            tokens; None: nothing.
         mmproj: the path of the file that makes embeddings of pictures for the model; None: it reads
             text alone.
     """

@@ -98,6 +98,13 @@ def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
     assert any(x.get("words") for x in segments) == bool(out)
 
 
+def test_a_file_of_sound_is_no_raw_samples(model: Path, audio: Path) -> None:
+    for command in (("listen", model), ("transcribe", model, "-", "--raw")):
+        out, err = run(*command, given=audio.read_bytes(), status=2)
+        assert out == ""
+        assert "standard input begins with b'RIFF', as a file of sound does" in err
+
+
 def test_a_sound_that_goes_on_is_listened_to(model: Path, tmp_path: Path) -> None:
     samples = (speech_file.sound(3) * 32767).astype("<i2").tobytes()
     out, _ = run("listen", model, "--language", "en", "--json", given=samples)

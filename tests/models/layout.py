@@ -36,6 +36,7 @@ class Layout:
         metadata: values by key, without the architecture's prefix.
         types: element types of tensors, by the end of the name.
         layers: how many.
+        bare: values by key, of keys without a prefix.
         single: layers that differ from the others: number -> differences as in ``tensors``.
     """
 
@@ -45,6 +46,7 @@ class Layout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     layers: int = LAYERS
+    bare: Mapping[str, Any] = field(default_factory=dict)
     single: Mapping[int, Mapping[str, tuple[int, ...] | None]] = field(default_factory=dict)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -169,6 +169,30 @@ LAYOUTS: Final = {
         {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "expert_gating_func": 2,
          "rope.dimension_count": HEAD // 2},
     ),
+    "exaone-moe": Layout(
+        "exaone-moe", {**_NETS, **HEAD_NORMS}, {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
+        {**_ROUTED, "attention.sliding_window": WINDOW,
+         "expert_shared_feed_forward_length": INNER},
+        layers=5, single=_FIRST,
+    ),
+    "exaone-moe-ahead": Layout(  # a layer that predicts a further token is left out
+        "exaone-moe", {**_NETS, **HEAD_NORMS}, OUTPUT,
+        {**_ROUTED, "attention.sliding_window": WINDOW, "nextn_predict_layers": 1,
+         "expert_shared_feed_forward_length": INNER,
+         "attention.sliding_window_pattern": [True, False, True, True, True]},
+        layers=5, single={**_FIRST, 4: {**_DENSE, **_AHEAD}},
+    ),
+    "afmoe": Layout(
+        "afmoe", {**_NETS, **HEAD_NORMS, **POST_NORMS, "attn_gate.weight": (WIDTH, WIDTH)}, OUTPUT,
+        {**_ROUTED, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
+        layers=5, single=_FIRST,
+    ),
+    "apertus": Layout(
+        "apertus", {**HEAD_NORMS, "ffn_gate.weight": None},
+        {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
+        bare={"xielu.alpha_n": [0.1, 0.3, -0.2, 0.5], "xielu.alpha_p": [0.9, 0.2, 0.4, 1.5],
+              "xielu.beta": [0.5, 0.5, 0.4, 0.6], "xielu.eps": [-1e-6] * 4},
+    ),
     "olmoe": Layout(
         "olmoe",
         {

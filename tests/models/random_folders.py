@@ -49,6 +49,9 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         if case == "gemma4" and name.endswith(("q_norm.weight", "k_norm.weight")):
             first = 0.5  # products of queries and keys are not scaled
         return (np.float32(first) + np.float32(0.2) * made).astype(np.float32)
+    if "act_fn." in name:  # parameters of xIELU, two of which are the same everywhere
+        fixed = {"beta": 0.5, "eps": -1e-6}.get(name.rpartition(".")[2])
+        return (0.3 * made if fixed is None else np.full(shape, fixed)).astype(np.float32)
     if name.endswith("layer_scalar"):
         return (1 + np.float32(0.2) * made).astype(np.float32)
     if "bias" in name or name.endswith("sinks"):
@@ -94,7 +97,8 @@ def save(
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    whole = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+    # an array of no dimensions would become one of one
+    whole = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in tensors.items()}
     if shards == 1:
         save_file(whole, folder / "model.safetensors")
         return folder

@@ -356,7 +356,8 @@ def metadata_of(name: str) -> dict[str, Any]:
         "vocab_size": VOCABULARY,
     } | dict(layout.metadata)
     of = layout.architecture
-    return {"general.architecture": of} | {f"{of}.{key}": x for key, x in metadata.items()}
+    named = {f"{of}.{key}": x for key, x in metadata.items()}
+    return {"general.architecture": of} | named | dict(layout.bare)
 
 
 def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) -> Path:

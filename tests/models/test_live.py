@@ -174,8 +174,8 @@ async def test_a_trained_model_writes_live_what_it_writes_of_the_whole() -> None
     ("options", "message"),
     [
         ({"rate": 0}, "rate is 0"),
-        ({"language": "xx"}, "language is 'xx'"),
-        ({"step": 0}, "step is 0"),
+        ({"language": "xx"}, "[listen] language is 'xx'"),
+        ({"step": 0}, "step is 0, must be above 0"),
         ({"step": "1"}, "step is '1'"),
         ({"prompt": 3}, "prompt is 3"),
         ({"chunks": 5}, "chunks is 5"),

@@ -118,6 +118,22 @@ def test_integers_and_channels_become_one_line_of_floats() -> None:
     assert np.allclose(found, [0.5, -1], atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros((2, 16000), np.float32), r"\(2, 16000\) have 16000 channels.*needs \.T"),
+        (np.zeros((16000, 0), np.float32), "have 0 channels"),
+        ([100, -100], "int64, which no sound has"),
+        (np.zeros(4, np.uint8), "must be floats or integers"),
+        (np.array([0.0, -32768.0], np.float32), "a sample is 32768 or.*divide them by 32,768"),
+        (np.full(4, 1e30, np.float32), "a sample is 1e\\+30"),
+    ],
+)
+def test_arrays_that_would_be_heard_as_another_sound_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        mono(given)
+
+
 def as_16_bits(n: int) -> tuple[bytes, np.ndarray[Any, Any]]:
     x = tone(440, 8000, n / 8000)
     whole = np.round(x * 32767).astype("<i2")

@@ -134,6 +134,43 @@ async def test_a_stream_of_results_has_no_place_in_a_fan() -> None:
         await all_of(run([1], fan(many, same)))
 
 
+@pytest.mark.parametrize("kind", [dict.fromkeys, set, frozenset, str, bytes])
+async def test_a_batch_gives_its_results_in_the_order_of_the_items(kind: Any) -> None:
+    async def pair(items: list[int]) -> Any:
+        return kind(items) if kind is not str else "ab"
+
+    with pytest.raises(StageError, match=f"gave {kind([]).__class__.__name__}.*expected a list"):
+        await all_of(run([1, 2], Stage(pair, batch=2, within=3600)))
+
+
+async def test_a_batch_gives_no_stream() -> None:
+    async def one_by_one(items: list[int]) -> AsyncIterator[int]:
+        for item in items:
+            yield item
+
+    with pytest.raises(StageError, match="a batch gave a stream of results"):
+        await all_of(run([1, 2], Stage(one_by_one, batch=2, within=3600)))
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # asyncio's loop itself ends by an interrupt
+async def test_an_interrupt_of_a_stage_is_no_end_of_the_results() -> None:
+    async def interrupted(x: int) -> int:
+        raise KeyboardInterrupt
+
+    got: list[int] = []
+
+    async def consume() -> None:
+        async with run([1], interrupted) as results:
+            async for _ in results:
+                pass
+            got.append(-1)  # the loop ended as if all was done
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await consume()
+    assert caught.value.subgroup(KeyboardInterrupt)
+    assert not got
+
+
 async def test_without_order_a_result_comes_when_it_is_ready() -> None:
     first = anyio.Event()
 

@@ -149,6 +149,7 @@ class Attention:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
             by the sigmoid of the gate.
+        gate: the name of a matrix that gives such gates; None: there is none.
         values_in_keys: values are the first elements of keys, so one cache holds both.
         temperature: by which queries are multiplied; None: by nothing.
         value_norm: whether each head of values is normalised, without weights. If the file has no
@@ -170,6 +171,7 @@ class Attention:
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
+    gate: str | None = None
     values_in_keys: bool = False
     temperature: Temperature | None = None
     value_norm: bool = False
@@ -191,7 +193,8 @@ class Attention:
             parts = parts[:-1]  # some files have no values
         if self.borrows is not None:
             parts, norms = parts[:1], norms[:1]
-        names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
+        gates = [] if self.gate is None else [self.gate]
+        names = [f"{part}.weight" for part in (*parts, *norms, *gates, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
@@ -228,6 +231,8 @@ class Attention:
             }
         if self.sinks:
             found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
+        if self.gate is not None:
+            found |= linear(self.gate, of.width, self.heads * self.value_length)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
@@ -333,6 +338,7 @@ class Attention:
             v = ops.reshape_3d(v, self.value_length, self.kv_heads, tokens)
             v = ops.rms_norm(v, at.eps)
             v = ops.reshape_2d(v, self.value_length * self.kv_heads, tokens)
+        gate = at.linear(self.gate, x) if self.gate is not None else gate
         return q if self.temperature is None else self.temperature.build(at, q), k, v, gate
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:

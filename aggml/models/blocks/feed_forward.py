@@ -55,12 +55,15 @@ class FeedForward:
         joined: ``ffn_up`` has the rows of the gate first, then its own.
         suffix: of the tensors' names: "_shexp" for a shared expert.
         gated: whether there is a gate.
+        xielu: the parameters of `aggml.ops.xielu`, which is the activation instead, of a net
+            without a gate; None: it is not.
     """
 
     activation: Ungated = "silu"
     joined: bool = False
     suffix: str = ""
     gated: bool = True
+    xielu: tuple[float, float, float, float] | None = None
 
     def needs(self) -> Iterable[str]:
         """The matrices."""
@@ -82,7 +85,9 @@ class FeedForward:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, n] -> [width, n]."""
         up = at.linear(f"ffn_up{self.suffix}", x)
-        if not self.gated:
+        if self.xielu is not None:
+            inner = ops.xielu(up, *self.xielu)
+        elif not self.gated:
             inner = ALONE[self.activation](up)
         elif self.activation == "relu_sqr":
             raise Unsupported(f"[FeedForward] {self.activation} is for nets without a gate")

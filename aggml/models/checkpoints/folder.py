@@ -89,7 +89,8 @@ class ModelFolder:
         self._config = config = Config(values)
         name, self._map = chosen(config, checkpoints)
         self._shards = Shards(self.path)
-        self._made = Translation(config, self._map, self._shards).tensors()
+        translation = Translation(config, self._map, self._shards)
+        self._made = translation.tensors()
         modules = modules_of(self.path)
         if modules is not None and not predicts_words(modules):
             self._made = {x: made for x, made in self._made.items() if not x.startswith("mlm.")}
@@ -99,6 +100,7 @@ class ModelFolder:
         }
         self.metadata = {"general.architecture": name}
         self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
+        self.metadata |= translation.numbers()
         if self.metadata.get(f"{name}.attention.causal") is False:
             kinds = self._made.get("token_types.weight")  # llama.cpp needs the number in any case
             self.metadata["tokenizer.ggml.token_type_count"] = (

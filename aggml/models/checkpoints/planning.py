@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from aggml import DType
 from aggml.models.checkpoints.recipes import Recipe
 from aggml.models.errors import ModelError
@@ -131,6 +133,11 @@ class Translation:
                     used.update(one.sources)
                     if not (tied and target == "output") and not (words and whole == WORDS):
                         found[whole.replace("{i}", str(i))] = one
+        used.update(
+            named.get(x.replace("{i}", str(i)), "")
+            for x in self.map.numbers.values()
+            for i in range(layers)
+        )
         skipped = [re.compile(x) for x in (*IGNORED, *self.map.ignored)]
         ahead = int(self.config.get("num_nextn_predict_layers", default=0))
         skipped += [re.compile(rf"^layers\.{i}\.") for i in range(layers, layers + ahead)]
@@ -152,6 +159,29 @@ class Translation:
                 "tie_word_embeddings = true"
             )
         self._check_biases(found)
+        return found
+
+    def numbers(self) -> dict[str, list[float]]:
+        """The keys of the map whose values are numbers that tensors of the layers have.
+
+        Raises:
+            ModelError: a layer lacks its number, or has more than one.
+        """
+        named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
+        found: dict[str, list[float]] = {}
+        layers = int(self.config.need("num_hidden_layers")) if self.map.numbers else 0
+        for key, rule in self.map.numbers.items():
+            found[key] = []
+            for i in range(layers):
+                short = rule.replace("{i}", str(i))
+                if short not in named:
+                    raise ModelError(f"the folder has no tensor {short!r}")
+                values = np.asarray(self.shards[named[short]]).astype(np.float32).reshape(-1)
+                if len(values) != 1:
+                    raise ModelError(
+                        f"tensor {named[short]!r} has {len(values)} elements, expected was one"
+                    )
+                found[key].append(float(values[0]))
         return found
 
     def _check_biases(self, found: Mapping[str, Made]) -> None:

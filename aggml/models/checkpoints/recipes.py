@@ -76,6 +76,8 @@ class Checkpoint:
             format's condition fits.
         harmless: settings of config.json that need not be read, each with the reason.
         bare: names in GGUF that stand for one tensor although they have no ending.
+        numbers: whole keys of GGUF whose values are numbers of the layers, each with the name in
+            the folder of the tensor that has the number of the layer "{i}".
     """
 
     model_types: tuple[str, ...]
@@ -89,6 +91,7 @@ class Checkpoint:
     condition: Callable[[Config], bool] | None = None
     harmless: Mapping[str, str] = field(default_factory=dict)
     bare: tuple[str, ...] = ()
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
 
 def _same(shapes: Sequence[Shape], _: Config) -> Shape:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Hits", "Lookup"]
+__all__ = ["AT_ONCE", "Hits", "Lookup"]
 
 # Tokens of a prompt that are read into the index in one turn, which takes 0.3 ms.
 AT_ONCE: Final = 1024
@@ -27,17 +27,19 @@ class Hits:
     """How often expected tokens came, by how much speaks for them (see `PRIORS`).
 
     Args:
-        prior: what is known of others, which counts until more is known here; None: `PRIORS`.
+        prior: what is known of others, which counts until more is known here; None: ``priors``.
+        priors: the shares before anything was measured.
     """
 
-    def __init__(self, prior: Hits | None = None) -> None:
+    def __init__(self, prior: Hits | None = None, priors: Sequence[float] = PRIORS) -> None:
         self._prior = prior
-        self._hits = [0.0] * len(PRIORS)
-        self._tries = [0.0] * len(PRIORS)
+        self._priors = priors if prior is None else prior._priors
+        self._hits = [0.0] * len(self._priors)
+        self._tries = [0.0] * len(self._priors)
 
     def share(self, level: int) -> float:
         """The share of expected tokens that came."""
-        prior = PRIORS[level] if self._prior is None else self._prior.share(level)
+        prior = self._priors[level] if self._prior is None else self._prior.share(level)
         return (self._hits[level] + WEIGHT * prior) / (self._tries[level] + WEIGHT)
 
     def note(self, level: int, *, came: bool) -> None:

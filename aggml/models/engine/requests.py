@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.agreement import DraftAgreement
     from aggml.models.engine.constraints import Constraint
     from aggml.models.engine.lookup import Lookup
+    from aggml.models.engine.ngrams import NgramLookup
     from aggml.models.kv.snapshots import Snapshot
 
 __all__ = [
@@ -134,7 +135,7 @@ class TextRequest:
     first_token: float | None = None  # when it came
     constraint: Constraint | None = None  # which tokens it may get
     late: Best | None = None  # logits of its next token, whose mask is not known yet
-    lookup: Lookup | None = None  # what is expected by its own tokens
+    lookup: Lookup | NgramLookup | None = None  # what is expected by tokens that came before
     agreement: DraftAgreement | None = None  # how often it agreed with a draft model
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)

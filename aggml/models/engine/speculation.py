@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from aggml.models.engine.lookup import Hits, Lookup
+from aggml.models.engine.ngrams import PRIORS as NGRAM_PRIORS
+from aggml.models.engine.ngrams import NgramLookup, NgramTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -237,32 +239,52 @@ class Settles(Protocol):
 
 
 class LookupDrafter:
-    """Drafts from the tokens of each sequence."""
+    """Drafts from the tokens of each sequence.
+
+    Args:
+        shared: whether what followed in other sequences is expected, too.
+    """
 
     at_once: ClassVar[bool] = True
     unbuilt = None
     seconds: float = 0.0
     pending = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
         self._hits = Hits()
+        self._table = NgramTable() if shared else None
+        self._table_hits = Hits(priors=NGRAM_PRIORS)
+        self._followed: list[TextRequest] = []  # whose tokens the table learns
 
     def chances(self, request: TextRequest, most: int) -> list[float]:
         """As of `Drafter`."""
-        lookup = request.lookup
+        lookup: Lookup | NgramLookup | None = request.lookup
         if lookup is None:
-            lookup = request.lookup = Lookup(self._hits)
+            lookup = Lookup(self._hits)
+            if self._table is not None:
+                self._learn_ends()
+                self._followed.append(request)
+                lookup = NgramLookup(self._table, self._table_hits, lookup)
+            request.lookup = lookup
         return lookup.chances(most) if lookup.follow(request.tokens) else []
 
     def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]]:
         """As of `Drafter`."""
         return {x: x.lookup.draft(x.tokens, n) for x, n in wanted.items() if x.lookup is not None}
 
+    def _learn_ends(self) -> None:
+        """Learn the last tokens of requests that have ended: nobody asked what follows them."""
+        for one in self._followed:
+            if one.over and one.lookup is not None:
+                one.lookup.follow(one.tokens)
+        self._followed = [one for one in self._followed if not one.over]
+
     async def prepare(self) -> None:
         """As of `Drafter`: there are no graphs."""
 
     def close(self) -> None:
-        """As of `Drafter`: there is nothing."""
+        """As of `Drafter`: there is nothing but what was learned."""
+        self._followed.clear()
 
 
 class Speculation:

@@ -114,15 +114,15 @@ class SpanFinder:
     def _end(self, speech_end: int, end: int, *, goes_on: bool = False) -> Span | None:
         assert self._speech is not None
         start, length = self._start, speech_end - self._speech
+        whole_speech = not (goes_on or self._cut)
+        self._speech = end if goes_on else None
+        self._quiet = None
+        self._cut = goes_on
+        if end <= start or (whole_speech and length < self._rules.shortest):
+            return None  # its samples stay: the next span may begin within them
         whole = np.concatenate(self._kept)
         found = whole[start - self._first : end - self._first]
         self._kept, self._first = [whole[end - self._first :]], end
-        self._speech = end if goes_on else None
-        self._quiet = None
-        whole_speech = not (goes_on or self._cut)
-        self._cut = goes_on
-        if end <= start or (whole_speech and length < self._rules.shortest):
-            return None
         self._before = end
         return Span(start / RATE, end / RATE, found.copy())
 

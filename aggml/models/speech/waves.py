@@ -31,6 +31,9 @@ UNKNOWN: Final = 0xFFFFFFFF  # stands for a length that is not known, or does no
 LARGEST: Final = 0x7FFFF000  # lengths from here on stand for unknown ones
 CHUNKS: Final = (b"data", b"fmt ", b"LIST", b"fact", b"bext", b"cue ")
 PIECE: Final = 1 << 16  # samples that are filtered together
+CHANNELS: Final = 64  # of a sound, at most; an array of channels that each have samples has more
+LOUDEST: Final = 100.0  # a float; a sound may be louder than 1, but not by so much
+WIDEST: Final = 4  # bytes of an integer; lists of integers become wider ones, of unknown scale
 
 
 def read_wav(data: bytes) -> tuple[F32, int]:
@@ -99,9 +102,10 @@ def _told(body: bytes) -> tuple[int, int, int, int]:
     form, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", body)
     if form == EXTENSIBLE and len(body) >= 26:
         (form,) = struct.unpack_from("<H", body, 24)
-    if not channels or not rate:
+    if not 1 <= channels <= CHANNELS or not rate:
         raise ModelError(
-            f"the WAV file has {channels} channels of {rate} samples a second, not 1 or more"
+            f"the WAV file has {channels} channels of {rate} samples a second, not 1 or more, and "
+            f"at most {CHANNELS} channels"
         )
     if form == PCM and bits % 8 and channels and frame == (bits + 7) // 8 * channels:
         bits += -bits % 8  # integers of 12 bits stand in the upper bits of 16
@@ -137,7 +141,8 @@ def mono(samples: npt.ArrayLike) -> F32:
     """Samples as float32 from -1 to 1, (samples,); channels are averaged.
 
     Raises:
-        InvalidArgument: another type or shape of array, or samples that are not finite.
+        InvalidArgument: another type or shape of array; samples that are not finite, or far too
+            loud, as integers are that became floats.
     """
     try:
         given = np.asarray(samples)
@@ -148,11 +153,27 @@ def mono(samples: npt.ArrayLike) -> F32:
             f"[audio] samples must be floats or integers of the shape (samples,) or (samples, "
             f"channels), given was {given.dtype} of the shape {given.shape}"
         )
+    if given.ndim == 2 and not 1 <= given.shape[1] <= CHANNELS:
+        raise InvalidArgument(
+            f"[audio] samples of the shape {given.shape} have {given.shape[1]} channels, expected "
+            f"1 to {CHANNELS}: the shape is (samples, channels), so an array of channels needs .T"
+        )
     if given.dtype.kind == "i":
+        if given.itemsize > WIDEST:
+            raise InvalidArgument(
+                f"[audio] samples are {given.dtype}, which no sound has: numpy.asarray(samples, "
+                '"int16") says that they have 16 bits'
+            )
         given = given / np.float32(1 << (8 * given.itemsize - 1))
     found = np.ascontiguousarray(given if given.ndim == 1 else given.mean(axis=1), np.float32)
     if not np.isfinite(found).all():
         raise InvalidArgument("[audio] some samples are no finite numbers")
+    loudest = float(np.abs(found).max(initial=0.0))
+    if loudest > LOUDEST:
+        raise InvalidArgument(
+            f"[audio] a sample is {loudest:g} or its negative, expected were floats from -1 to 1: "
+            "give integers as integers, or divide them by 32,768 if they have 16 bits"
+        )
     return found
 
 

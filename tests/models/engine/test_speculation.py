@@ -7,6 +7,7 @@ at given places. When drafts pay is tested with values alone. Not here: ``load(d
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from models import random_models
 from models.engine.test_random_requests import KINDS, OPTIONS, expected, kind, spoil, use
 from models.engine.tiny import CTX, answer, engines, prompt, request, rest, settle
@@ -27,6 +30,8 @@ from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine import speculation
 from aggml.models.engine.draft_model import DraftModel
 from aggml.models.engine.lookup import Hits, Lookup
+from aggml.models.engine.ngrams import PRIORS as NGRAM_PRIORS
+from aggml.models.engine.ngrams import NgramLookup, NgramTable
 from aggml.models.engine.requests import TextRequest
 from aggml.models.engine.speculation import (
     WIDTHS,
@@ -124,10 +129,14 @@ class Script:
 async def speculating(
     folder: Path, layout: str = "llama", draft: str | None = None, **options: Any
 ) -> AsyncIterator[Engine]:
-    """An engine that looks drafts up, or has the model of the layout ``draft`` make them."""
+    """An engine that looks drafts up, or has the model of the layout ``draft`` make them.
+
+    With "ngram", drafts are also looked up in other sequences.
+    """
     async with engines(folder, layout, **options) as engine:
-        if draft is None:
-            engine.speculation = Speculation(LookupDrafter(), CTX, engine.decoder.widest)
+        if draft in (None, "ngram"):
+            drafts = LookupDrafter(shared=draft == "ngram")
+            engine.speculation = Speculation(drafts, CTX, engine.decoder.widest)
             yield engine
             return
         path = folder / f"{draft}.gguf"
@@ -181,14 +190,16 @@ async def together(engine: Engine, those: Sequence[TextRequest]) -> list[list[in
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_answers_with_drafts_from_their_own_tokens_are_the_same(
-    layout: str, folder: Path, always: Callable[[int], None]
+@pytest.mark.parametrize(
+    ("layout", "draft"), [*((x, None) for x in LAYOUTS), *((x, "ngram") for x in LAYOUTS[:2])]
+)
+async def test_answers_with_drafts_from_what_came_before_are_the_same(
+    layout: str, draft: str | None, folder: Path, always: Callable[[int], None]
 ) -> None:
     async with engines(folder, layout) as engine:
         wanted = await together(engine, repeating())
     always(8)
-    async with speculating(folder, layout) as engine:
+    async with speculating(folder, layout, draft) as engine:
         assert await together(engine, repeating()) == wanted
         counters = engine.counters
         assert counters.drafts > 10
@@ -414,6 +425,38 @@ async def test_drafts_do_not_change_the_distribution(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_drafts_from_the_answers_of_others_do_not_change_the_distribution(
+    folder: Path, always: Callable[[int], None]
+) -> None:
+    start, n = prompt(9, 4), 800
+    async with engines(folder) as engine:
+        law = await law_of(engine, start)
+    always(4)
+    async with speculating(folder, draft="ngram", slots=16) as engine:
+        await check_law(engine, start, law, n)
+        assert engine.counters.draft_tokens > engine.counters.accepted_tokens > n // 8
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_one_request_said_is_guessed_for_the_next_one(
+    folder: Path, always: Callable[[int], None]
+) -> None:
+    always(8)
+    for draft, least in ((None, 0), ("ngram", 40)):
+        async with speculating(folder, draft=draft) as engine:
+            first = await answer(engine, request(prompt(20, 1), 60))
+            before = engine.counters.accepted_tokens
+            assert await answer(engine, request(prompt(20, 1), 60)) == first
+            found = engine.counters.accepted_tokens - before
+            assert found >= least
+            if draft is None:
+                alone = found
+    assert found > alone
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_a_wrong_draft_wrote_is_not_reused_by_later_prompts(
     folder: Path, always: Callable[[int], None]
 ) -> None:
@@ -435,14 +478,14 @@ async def test_what_a_wrong_draft_wrote_is_not_reused_by_later_prompts(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("drafts", ["script", "model"])
+@pytest.mark.parametrize("drafts", ["script", "model", "ngram"])
 @pytest.mark.parametrize("name", ["little memory", "much memory"])
 async def test_random_requests_are_answered_as_alone(
     name: str, drafts: str, folder: Path, always: Callable[[int], None]
 ) -> None:
     wanted = await expected(folder, "llama")
     always(8)
-    draft = None if drafts == "script" else "llama"
+    draft = {"model": "llama", "ngram": "ngram"}.get(drafts)
     async with speculating(folder, draft=draft, **OPTIONS[name]) as engine:
         if drafts == "script":
             answers = {tuple(kind(i).tokens): wanted[i] for i in range(KINDS)}
@@ -722,6 +765,67 @@ def test_a_lookup_expects_what_came_before() -> None:
     assert lookup.follow(tokens)
     assert lookup.draft(tokens, 4) == []
     assert lookup.chances(4) == []
+
+
+def ngrams(table: NgramTable) -> NgramLookup:
+    return NgramLookup(table, Hits(priors=NGRAM_PRIORS), Lookup(Hits()))
+
+
+def test_n_grams_expect_what_mostly_followed_in_other_sequences() -> None:
+    table, tokens = NgramTable(), [9, 1, 2, 3, 4, 5, 6, 7, 8]
+    for _ in range(3):
+        assert ngrams(table).follow(tokens)
+    other = ngrams(table)
+    assert other.follow([1, 2, 3])
+    assert other.draft([1, 2, 3], 3) == [4, 5, 6]
+    chances = other.chances(3)
+    assert 1 > chances[0] > chances[1] > chances[2] > 0
+    assert other.draft([1, 2, 3], 9) == [4, 5, 6, 7, 8]  # then nothing ever followed
+    assert other.follow([1, 2, 3, 30])
+    assert other.draft([1, 2, 3, 30], 4) == other.chances(4) == []
+    for _ in range(9):  # what is said now takes the place of what was said before
+        ngrams(table).follow([1, 2, 3, 40])
+    assert other.follow([1, 2, 3, 30, 1, 2, 3])
+    assert table.expected([1, 2, 3]) is not None
+    assert ngrams(table).draft([1, 2, 3], 1) == []  # it has not read them
+    last = ngrams(table)
+    last.follow([1, 2, 3])
+    assert last.draft([1, 2, 3], 1) == [40]
+
+
+def test_a_table_of_n_grams_forgets_and_does_not_grow() -> None:
+    table, draws = NgramTable(contexts=50), random.Random(2)
+    for _ in range(3000):
+        table.learn([draws.randrange(100) for _ in range(4)], draws.randrange(100))
+        table.learn([1, 2, 3, 4], 5)  # met all the time
+        assert len(table) <= 2 * (50 + 3)
+    assert table.expected([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
+    table.learn([1, 2, 3, 4], -7)  # a picture is no token of an answer
+    assert table.expected([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(-1, 3), max_size=60), max_size=6),
+    parts=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_n_grams_of_any_sequences_give_drafts_with_as_many_chances(
+    texts: list[list[int]], parts: list[int]
+) -> None:
+    table = NgramTable(contexts=20)
+    for text in texts:
+        one, n = ngrams(table), 0
+        for part in itertools.cycle(parts):
+            n += part
+            assert one.follow(text[:n])
+            chances = one.chances(7)
+            assert chances == sorted(chances, reverse=True)
+            assert all(0 < x < 1 for x in chances)
+            draft = one.draft(text[:n], len(chances))
+            assert len(draft) <= len(chances)
+            assert all(token >= 0 for token in draft)
+            if n >= len(text):
+                break
 
 
 def test_a_long_prompt_is_read_in_parts_and_found_as_a_short_one() -> None:
