@@ -1000,7 +1000,7 @@ class Engine:
                 _log.warning("a preempted sequence could not be stored: %s", error)
         if one.snapshot is None:
             one.begin_again()
-            one.arrays.clear()
+            one.forget_arrays()
         self._free(one, held=None)
         self._waiting.append(one)
 
@@ -1411,8 +1411,7 @@ class Engine:
         for one, piece in plan.chunk:
             n = len(piece.ids)
             if not one.over:
-                one.arrays.append(found[at : at + n])
-                one.computed += n
+                one.take_array(found[at : at + n])
                 self.counters.prompt_tokens += n
                 self._shares.charge(one.caller, n)
                 if one.computed == len(one.tokens):

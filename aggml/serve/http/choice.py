@@ -288,7 +288,10 @@ class TextChoice(Choice):
         if self.ended:
             return
         if self.ids:
-            known = AnswerText(self._spell, given["stop"], given["min_tokens"])
+            known = AnswerText(
+                self._spell, given["stop"], given["min_tokens"],
+                keeps_stop=given.get("include_stop", False),
+            )  # fmt: skip
             for token in self.ids:
                 known.add(token)
             self._raw = known.given
