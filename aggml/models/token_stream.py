@@ -171,6 +171,16 @@ class TokenStream(AsyncGenerator[Token, None]):
         """Tokens of the prompt that did not have to be computed."""
         return 0 if self._request is None else min(self._request.cached, self.prompt_tokens)
 
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of drafts that were verified for this answer so far."""
+        return 0 if self._request is None else self._request.drafted
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Of these: tokens of the answer that needed no step of their own."""
+        return 0 if self._request is None else self._request.accepted
+
     def __aiter__(self) -> Self:
         return self
 

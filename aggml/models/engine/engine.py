@@ -1331,6 +1331,7 @@ class Engine:
         counters = self.counters
         counters.drafts += 1
         counters.draft_tokens += len(draft)
+        one.drafted += len(draft)
         accepted = 0
         for i, expected in enumerate(draft, 1):
             got = one.end if one.reason == "stop" else one.tokens[-1]
@@ -1353,6 +1354,7 @@ class Engine:
             self._shares.charge(one.caller, 1)
             self._give(one, token, best, row + i)
         counters.accepted_tokens += accepted
+        one.accepted += accepted
         if one.agreement is not None:
             one.agreement.note(accepted, len(draft))
 

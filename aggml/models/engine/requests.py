@@ -143,6 +143,8 @@ class TextRequest:
     late: Best | None = None  # logits of its next token, whose mask is not known yet
     lookup: Lookup | None = None  # what is expected by its own tokens
     agreement: DraftAgreement | None = None  # how often it agreed with a draft model
+    drafted: int = 0  # tokens of drafts that were verified
+    accepted: int = 0  # of these: tokens of the answer that needed no step of their own
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
     told: list[PromptFuture] = field(default_factory=list)  # of the pieces that were computed
