@@ -6,7 +6,7 @@ Not here: grammars (test_constraints.py), the fields of the service (tests/serve
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -35,12 +35,14 @@ async def model(path: Path) -> AsyncIterator[TextModel]:
         yield loaded
 
 
-async def text_of(model: TextModel, prompt: str = "Once", **options: object) -> str:
-    stream = model.generate(prompt, **{"max_tokens": 24, "stop_ids": [], **options})
+async def text_of(model: TextModel, prompt: str = "Once", **options: Any) -> str:
+    given: Any = {"max_tokens": 24, "stop_ids": [], **options}
+    stream = model.generate(prompt, **given)
     return "".join([x.text async for x in stream])
 
 
 async def test_an_answer_has_allowed_tokens_alone(model: TextModel) -> None:
+    options: Any
     for options in ({}, {"temperature": 3.0, "top_k": 0, "seed": 1}, {"samplers": ["min_p"]}):
         stream = model.generate(
             PROMPT, max_tokens=12, allowed_ids=[300, 301, 7], stop_ids=[], **options
@@ -70,7 +72,7 @@ async def test_an_answer_has_no_bad_words_that_it_would_have(model: TextModel) -
         assert not [x for x in bad if x in text]
         n = 2 + len(bad) % 3
         bad.append(text[5 : 5 + n])
-    free = {"temperature": 2.0, "seed": 3, "top_k": 0, "max_tokens": 80, "allowed_ids": signs}
+    free: Any = {"temperature": 2.0, "seed": 3, "top_k": 0, "max_tokens": 80, "allowed_ids": signs}
     text = await text_of(model, bad_words=bad, **free)
     assert not [x for x in bad if x in text]
     words = [text[i : i + 2] for i in range(0, 40, 9)]
@@ -124,7 +126,7 @@ async def test_a_stop_text_may_be_part_of_the_answer(model: TextModel) -> None:
 async def test_names_of_control_tokens_are_shown_if_that_is_asked_for(model: TextModel) -> None:
     words = model.tokenizer
     ids = [words.ids[x] for x in words.control_names()]
-    options = {"allowed_ids": [*ids, 300], "ignore_eos": True, "temperature": 1.0, "seed": 2}
+    options: Any = {"allowed_ids": [*ids, 300], "ignore_eos": True, "temperature": 1.0, "seed": 2}
     stream = model.generate("Once", max_tokens=12, show_special=True, **options)
     tokens = [x async for x in stream]
     assert {x.id for x in tokens} & set(ids)

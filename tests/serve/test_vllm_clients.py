@@ -174,12 +174,12 @@ async def test_a_format_binds_completions_too(file: Path) -> None:
 async def test_of_allowed_tools_alone_one_is_called(file: Path) -> None:
     pytest.importorskip("llguidance")
     names = ("one", "two")
-    about = {"parameters": {"type": "object", "properties": {}}}
+    about: dict[str, Any] = {"parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": {"name": x, **about}} for x in names]
     allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "two"}}]}
     chat = CHAT | {"tools": tools, "max_tokens": 200, "parallel_tool_calls": False}
     async with serving(models=[file]) as (_, client):
-        choice = {"type": "allowed_tools", "allowed_tools": allowed}
+        choice: Any = {"type": "allowed_tools", "allowed_tools": allowed}
         told = await ask(client, "/v1/chat/completions", chat, tool_choice=choice)
         calls = told["choices"][0]["message"]["tool_calls"]
         assert {x["function"]["name"] for x in calls} == {"two"}
