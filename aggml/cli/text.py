@@ -82,6 +82,29 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 "[default: the tokens that the file names]",
             ),
             click.option(
+                "--include-stop", is_flag=True,
+                help="The text of --stop that ends the answer is part of it.",
+            ),
+            click.option(
+                "--show-special", is_flag=True, help="Show the names of control tokens, too."
+            ),
+            click.option(
+                "--allowed-id", "allowed_ids", type=click.IntRange(0), multiple=True, metavar="ID",
+                callback=_listed,
+                help="The answer has no token but this one; may be given several times. "
+                "[default: all are allowed]",
+            ),
+            click.option(
+                "--bad-word", "bad_words", multiple=True, metavar="TEXT",
+                help="The answer does not have this text; may be given several times. "
+                "[default: none]",
+            ),
+            click.option(
+                "--truncate-prompt", type=click.IntRange(1), metavar="N",
+                help="Of a longer prompt take the last N tokens. [default: refuse what is too "
+                "long]",
+            ),
+            click.option(
                 "--presence-penalty", type=float, default=0.0, show_default=True,
                 help="Subtracted from the logits of tokens that the answer has.",
             ),
@@ -253,6 +276,11 @@ def _biases(
     "--post-sampling-probs", is_flag=True,
     help="With --logprobs: the probabilities with which tokens are drawn, not the model's.",
 )  # fmt: skip
+@click.option(
+    "--prompt-logprobs", type=click.IntRange(0), metavar="N",
+    help="With --json also the probability of each token of the prompt, and of the N most probable "
+    "ones. [default: none]",
+)  # fmt: skip
 @sampling_options(max_tokens=24, temperature=0.0)
 @awaited
 async def generate(
@@ -270,6 +298,7 @@ async def generate(
     as_json: bool,
     logprobs: int | None,
     post_sampling_probs: bool,
+    prompt_logprobs: int | None,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
@@ -286,8 +315,9 @@ async def generate(
         begin = time.perf_counter()
         given: Any = [*pictures, text] if pictures else ids
         stream = loaded.generate(
-            given, logprobs=logprobs, post_sampling_probs=post_sampling_probs, **sampling
-        )
+            given, logprobs=logprobs, post_sampling_probs=post_sampling_probs,
+            prompt_logprobs=prompt_logprobs, **sampling,
+        )  # fmt: skip
         async for token in stream:
             first = first or time.perf_counter()
             made.append(token.id)
@@ -308,6 +338,16 @@ async def generate(
             "text": "".join(pieces),
             "finish": stream.finish_reason,
             **({} if logprobs is None else {"logprobs": told}),
+            **(
+                {}
+                if stream.prompt_logprobs is None
+                else {
+                    "prompt_logprobs": [
+                        {"id": x.id, "logprob": x.logprob, "top": x.top, "rank": x.rank}
+                        for x in stream.prompt_logprobs
+                    ]
+                }
+            ),
             "prompt_tokens_per_second": len(ids) / (first - begin) if made else None,
             "tokens_per_second": (len(made) - 1) / (end - first) if len(made) > 1 else None,
         }

@@ -42,7 +42,7 @@ from aggml.models.speech.sounds import read_sound
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
-from aggml.models.token_stream import TokenStream
+from aggml.models.token_stream import PromptToken, TokenStream
 from aggml.models.voice_model import VoiceModel
 from aggml.models.weights import open_model
 
@@ -51,9 +51,9 @@ __all__ = [
     "Description", "DeviceLayers", "Divergence", "EncoderDecoderModel", "EncoderModel",
     "EngineError", "Fit", "FullError", "Host", "Hyperparameters", "Importance", "Layer", "Memory",
     "MemoryShortage", "Model", "ModelError", "ModelStatus", "NotFiniteError", "Partial",
-    "Perplexity", "Ranked", "Segment", "Span", "SpeechModel", "TextModel", "Token", "TokenStream",
-    "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel", "Word", "blocking",
-    "caller", "computing", "convert", "evaluate", "fit", "known_architectures", "load",
+    "Perplexity", "PromptToken", "Ranked", "Segment", "Span", "SpeechModel", "TextModel", "Token",
+    "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel", "Word",
+    "blocking", "caller", "computing", "convert", "evaluate", "fit", "known_architectures", "load",
     "measure_imatrix", "open_model", "problems_of", "ranked", "read_sound", "read_wav",
     "register_architecture",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from aggml.models.speech import Segment
 from aggml.models.speech.live import Partial
 from aggml.models.speech.spans import Span
 from aggml.models.text_model import TextModel
-from aggml.models.token_stream import FinishReason, Token, TokenStream
+from aggml.models.token_stream import FinishReason, PromptToken, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
@@ -51,10 +51,15 @@ class BlockingTokenStream(BlockingStream[Token]):
     before: str
     finish_reason: FinishReason | None
     prompt_tokens: int
+    prompt_logprobs: list[PromptToken] | None
     @property
     def stop_text(self) -> str | None: ...
     @property
     def cached_tokens(self) -> int: ...
+    @property
+    def drafted_tokens(self) -> int: ...
+    @property
+    def accepted_tokens(self) -> int: ...
     def start(self) -> None: ...
     def ids(self, tokenizer: Vocabulary) -> list[int] | None: ...
     def prepare(
@@ -181,6 +186,12 @@ class BlockingTextModel(BlockingModel):
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
         adapter: str | None = None,
+        prompt_logprobs: int | None = None,
+        truncate_prompt: int | None = None,
+        include_stop: bool = False,
+        show_special: bool = False,
+        allowed_ids: Sequence[int] | None = None,
+        bad_words: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,

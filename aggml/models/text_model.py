@@ -38,7 +38,7 @@ from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
 from aggml.models.memory import measure
 from aggml.models.model import LONG_TEXT, Model
-from aggml.models.token_stream import TokenStream
+from aggml.models.token_stream import PromptToken, TokenStream
 from aggml.models.vision import (
     PicturePrompt,
     SeenPrompt,
@@ -300,6 +300,12 @@ class TextModel(Model):
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
         adapter: str | None = None,
+        prompt_logprobs: int | None = None,
+        truncate_prompt: int | None = None,
+        include_stop: bool = False,
+        show_special: bool = False,
+        allowed_ids: Sequence[int] | None = None,
+        bad_words: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
@@ -371,6 +377,15 @@ class TextModel(Model):
                 that are not named are not taken. None: all of them in this order.
             adapter: the name of one of ``adapters``, which changes the model for this call; None:
                 none does.
+            prompt_logprobs: tell of each token of the prompt how probable it was, with so many of
+                the most probable ones in its place, in the stream's ``prompt_logprobs``. The prompt
+                is computed once more for that.
+            truncate_prompt: of a longer prompt the last so many tokens are taken.
+            include_stop: the text of ``stop`` that ends the answer is part of it.
+            show_special: the names of control tokens are part of the text.
+            allowed_ids: the answer has no other tokens than these; if none of ``stop_ids`` is among
+                them, nothing but ``max_tokens`` and ``stop`` ends it.
+            bad_words: texts that the answer does not have, also not within a longer word.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -420,7 +435,15 @@ class TextModel(Model):
             dry_allowed_length=dry_allowed_length, dry_range=dry_range, dry_breakers=dry_breakers,
             dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
             mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
+            prompt_logprobs=prompt_logprobs, truncate_prompt=truncate_prompt,
+            include_stop=include_stop, allowed_ids=allowed_ids, bad_words=bad_words,
         )  # fmt: skip
+        if options.names_tokens:
+            _ = self.tokenizer  # raises if there is none
+        if flag(place, "show_special", show_special):
+            words = self.tokenizer
+            named_ids = (words.ids.get(name) for name in words.control_names())
+            _shown |= frozenset(x for x in named_ids if x is not None) - options.ends
         if choice is not NO_ADAPTER:
             options = replace(options, adapter=choice)
         if _grammar is not None:
@@ -443,6 +466,30 @@ class TextModel(Model):
             bytes_of = shown
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
+
+    async def _prompt_told(self, seen: SeenPrompt, options: RequestOptions) -> list[PromptToken]:
+        """How probable the tokens of a prompt are; the pieces are read while it is computed."""
+        ids = seen.ids
+        request = TextRequest(
+            list(ids), 1, result="logits", priority=options.priority, caller=caller.get(),
+            deadline=options.deadline, adapter=options.adapter, pictures=seen.pictures,
+            tells=options.prompt_logprobs,
+        )  # fmt: skip
+        engine = self.engine
+        try:
+            engine.submit(request)
+            await engine.next(request)
+        finally:
+            engine.cancel(request)
+        pieces = request.told
+
+        def told() -> list[PromptToken]:
+            reports = [x for piece in pieces for x in piece.result()]
+            first = PromptToken(ids[0])
+            rest = zip(ids[1:], reports, strict=True)
+            return [first, *(PromptToken(x, y.logprob, y.best, y.rank) for x, y in rest)]
+
+        return await anyio.to_thread.run_sync(told, abandon_on_cancel=True)
 
     @property
     def tool_format(self) -> str | None:
@@ -493,7 +540,12 @@ class TextModel(Model):
         name = "" if grammar is None else grammar.name
 
         def constrain() -> Constraint:
-            return grammars.constrain("generate", name, grammar, options.ends, thinking, bytes_of)
+            named = None
+            if options.names_tokens:
+                named = grammars.named(options.allowed, options.bad_words)
+            return grammars.constrain(
+                "generate", name, grammar, options.ends, thinking, bytes_of, named
+            )
 
         return await anyio.to_thread.run_sync(constrain, abandon_on_cancel=True)
 
@@ -540,7 +592,9 @@ class TextModel(Model):
             tools: functions that the model may call: {"type": "function", "function": {"name",
                 "description", "parameters" (a JSON schema)}}, or the inner dict alone.
             tool_choice: "auto", "none", "required" (at least one call), or the name of the function
-                that is to be called, also as {"type": "function", "function": {"name": ...}}.
+                that is to be called, also as {"type": "function", "function": {"name": ...}}. Or
+                {"type": "allowed_tools", "mode": "auto" or "required", "tools": [{"name": ...}]}:
+                the model is told of all functions, and may call these.
             response_format: {"type": "json_object"}; {"type": "json_schema", "json_schema":
                 {"schema": ...}}; or a JSON schema: the content is JSON of that kind.
             think: whether the model thinks before it answers, if it can; "low", "medium" or "high":

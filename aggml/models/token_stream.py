@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
-from aggml import InvalidState
+from aggml import InvalidArgument, InvalidState
 from aggml.models.engine.text import AnswerText
 from aggml.models.errors import TooLongError
 from aggml.models.vision.prompt import PicturePrompt, SeenPrompt
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.requests import PlacedPicture, TextRequest
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["EngineOwner", "FinishReason", "Token", "TokenStream"]
+__all__ = ["EngineOwner", "FinishReason", "PromptToken", "Token", "TokenStream"]
 
 PLACE: Final = "generate"
 
@@ -61,6 +61,23 @@ class Token:
     begin: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of a prompt, and how probable the model found it.
+
+    Attributes:
+        id: in the vocabulary; below 0 it stands for a part of a picture.
+        logprob: natural logarithm of its probability; None of the first token, and of pictures.
+        top: ids and logarithms of the most probable tokens in its place, the best first.
+        rank: its place among all tokens, 1 for the most probable one; None like ``logprob``.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] = field(default_factory=list)
+    rank: int | None = None
+
+
 class EngineOwner(Protocol):
     """The part of a `TextModel` that a stream of tokens uses."""
 
@@ -78,6 +95,10 @@ class EngineOwner(Protocol):
         bytes_of: Callable[[int], bytes],
     ) -> Constraint:
         """What restricts an answer."""
+        ...
+
+    async def _prompt_told(self, seen: SeenPrompt, options: RequestOptions) -> list[PromptToken]:
+        """How probable the tokens of a prompt are."""
         ...
 
     def _bytes_of(self, token: int) -> bytes:
@@ -104,6 +125,8 @@ class TokenStream(AsyncGenerator[Token, None]):
         cached_tokens: of these, how many did not have to be computed.
         made: ids of the tokens so far, those that another stream has begun with included.
         before: the certain text of the tokens that another stream has begun with.
+        prompt_logprobs: the tokens of the prompt with their probabilities, from the first token of
+            the answer on; None unless that was asked for.
     """
 
     def __init__(
@@ -122,7 +145,9 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._prepared: TextRequest | None = None  # it is not submitted yet
         self._request: TextRequest | None = None
         self._text_bytes = bytes_of or model._bytes_of
-        self._text = AnswerText(self._text_bytes, options.stop, options.min_tokens)
+        self._text = AnswerText(
+            self._text_bytes, options.stop, options.min_tokens, keeps_stop=options.include_stop
+        )
         self._news: list[int] = []  # tokens that have come and were not returned, the next one last
         self._ready: deque[Token] = deque()
         self._held: Token | None = None  # the token after which some text is held back
@@ -134,6 +159,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         self.before: str = ""
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int = 0
+        self.prompt_logprobs: list[PromptToken] | None = None
 
     @property
     def stop_text(self) -> str | None:
@@ -144,6 +170,16 @@ class TokenStream(AsyncGenerator[Token, None]):
     def cached_tokens(self) -> int:
         """Tokens of the prompt that did not have to be computed."""
         return 0 if self._request is None else min(self._request.cached, self.prompt_tokens)
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of drafts that were verified for this answer so far."""
+        return 0 if self._request is None else self._request.drafted
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Of these: tokens of the answer that needed no step of their own."""
+        return 0 if self._request is None else self._request.accepted
 
     def __aiter__(self) -> Self:
         return self
@@ -273,15 +309,20 @@ class TokenStream(AsyncGenerator[Token, None]):
     async def _begin(self) -> bool:
         """Submit the request; False if no token is to be made."""
         request = self._prepared
-        if request is None:
+        if request is None or self._options.prompt_logprobs is not None:
             seen = await self._model._seen(self._prompt)
             request = self.prepare(seen.ids, seen.pictures)
+            if self._options.prompt_logprobs is not None:
+                self.prompt_logprobs = await self._model._prompt_told(
+                    SeenPrompt(self._cut(seen.ids), seen.pictures), self._options
+                )
         if request is None:
             self._finish("stop" if self._text.stopped else "length")
             return False
-        if self._options.grammar is not None or self._thinking is not None:
+        options = self._options
+        if options.grammar is not None or self._thinking is not None or options.names_tokens:
             request.constraint = await self._model._constrain(
-                self._options, self._thinking, self._text_bytes
+                options, self._thinking, self._text_bytes
             )
         await self._model.engine.fetch(request)
         self._model.engine.submit(request)
@@ -295,7 +336,9 @@ class TokenStream(AsyncGenerator[Token, None]):
             return None
         if isinstance(prompt, SeenPrompt):
             return prompt.ids
-        return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._cut(
+            tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        )
 
     def prepare(
         self, ids: list[int], pictures: tuple[PlacedPicture, ...] = ()
@@ -314,6 +357,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         if isinstance(self._prompt, SeenPrompt):
             pictures = self._prompt.pictures
         model, options = self._model, self._options
+        ids = self._cut(ids)
         self.prompt_tokens = len(ids)
         for token in self.made[len(self._text.begins) :]:
             self.before += self._text.add(token)
@@ -329,6 +373,18 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._prepared = options.request(ids, self.made, most, model._bytes_of)
         self._prepared.pictures = pictures
         return self._prepared
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        """The last tokens of a prompt, as many as are wanted."""
+        most = self._options.truncate_prompt
+        if most is None or len(ids) <= most:
+            return ids
+        if any(x < 0 for x in ids):
+            raise InvalidArgument(
+                f"[{PLACE}] truncate_prompt is {most}, but the prompt has pictures and "
+                f"{len(ids)} positions: one with pictures is not cut"
+            )
+        return ids[len(ids) - most :]
 
     def _end(self) -> None:
         """End the request; any number of times, in any thread."""

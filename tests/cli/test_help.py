@@ -158,7 +158,11 @@ def test_generate_and_chat_have_the_options_of_python_with_their_defaults(comman
     for parameter in parameters:
         if parameter.kind is not parameter.KEYWORD_ONLY or parameter.name in SPELT:
             continue
-        if command == "chat" and parameter.name in ("logprobs", "post_sampling_probs"):
+        if command == "chat" and parameter.name in (
+            "logprobs",
+            "post_sampling_probs",
+            "prompt_logprobs",
+        ):
             assert parameter.name not in options
             continue
         if parameter.name == "adapter":

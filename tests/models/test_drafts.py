@@ -93,6 +93,18 @@ async def test_every_kind_of_draft_leaves_the_answers_as_they_are(
         assert await answers(plain) == wanted  # its weights are still there
 
 
+async def test_an_answer_tells_how_many_of_its_tokens_were_guessed(
+    file: Path, backend: aggml.Backend, always: None
+) -> None:
+    async with await load(file, backend, draft=file) as model:
+        stream = model.generate("Once upon a time", max_tokens=24, stop_ids=[])
+        assert (stream.drafted_tokens, stream.accepted_tokens) == (0, 0)
+        assert len([x async for x in stream]) == 24
+        counters = model.engine.counters
+        assert stream.drafted_tokens == counters.draft_tokens > 8
+        assert stream.accepted_tokens == counters.accepted_tokens > 8
+
+
 async def test_a_draft_model_may_lie_on_another_backend(file: Path, always: None) -> None:
     async with (
         aggml.get_device("CPU").backend(n_threads=1) as other,

@@ -274,7 +274,8 @@ class ChatStream:
         options["_thinking"] = self._thinking(thoughts, options, is_open=is_open)
         most = wanted.max_tokens
         if most is None:
-            most = max(1, min(ANSWER, model.ctx - len(seen.ids)))
+            n = min(len(seen.ids), options.get("truncate_prompt") or len(seen.ids))
+            most = max(1, min(ANSWER, model.ctx - n))
         if options.get("deadline") is not None:  # it counts from the call
             passed = time.monotonic() - self._began
             options["deadline"] = max(0.0, options["deadline"] - passed)

@@ -51,13 +51,13 @@ class ToolOffer:
     Attributes:
         tools: at least one.
         choice: "none", "auto", "required".
-        only: with "required": the one that must be called; None: any.
+        only: the names of those that may be called; None: any.
         parallel: whether there may be several calls.
     """
 
     tools: tuple[Tool, ...]
     choice: Literal["none", "auto", "required"]
-    only: str | None
+    only: frozenset[str] | None
     parallel: bool
 
     @property
@@ -65,7 +65,7 @@ class ToolOffer:
         """The tools that may be called."""
         if self.choice == "none":
             return ()
-        return tuple(x for x in self.tools if self.only in (None, x.name))
+        return tuple(x for x in self.tools if self.only is None or x.name in self.only)
 
 
 def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) -> ToolOffer | None:
@@ -89,7 +89,10 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
     for i, name in enumerate(names):
         if name in names[:i]:
             raise InvalidArgument(f"[{place}] tools[{i}] has the name {name!r} of another one")
-    only = None
+    only: str | None = None
+    allowed: frozenset[str] | None = None
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        choice, allowed = _read_allowed(place, choice)
     if isinstance(choice, Mapping):
         function = choice.get("function", choice)
         if choice.get("type", "function") != "function" or not isinstance(function, Mapping):
@@ -105,9 +108,13 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
         )
     elif choice not in CHOICES:
         only = choice
-    if only is not None and only not in names:
+    if only is not None:
+        allowed = frozenset((only,))
+    unknown = sorted((allowed or frozenset()).difference(names))
+    if unknown:
         raise InvalidArgument(
-            f"[{place}] tool_choice names the function {shown(only)}, which is not one of tools"
+            f"[{place}] tool_choice names the function {shown(unknown[0])}, which is not one of "
+            "tools"
         )
     if not found:
         if choice == "required":
@@ -118,7 +125,25 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
         kind = "required"
     elif choice == "none":
         kind = "none"
-    return ToolOffer(tuple(found), kind, only, parallel)
+    return ToolOffer(tuple(found), kind, allowed, parallel)
+
+
+def _read_allowed(place: str, given: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """A choice among some of the functions: "auto" or "required", and their names."""
+    inner = given.get("allowed_tools", given)
+    mode = inner.get("mode") if isinstance(inner, Mapping) else None
+    tools = inner.get("tools") if isinstance(inner, Mapping) else None
+    if mode not in ("auto", "required") or not isinstance(tools, Sequence) or not tools:
+        raise InvalidArgument(
+            f"[{place}] tool_choice is {shown(given)}, expected {{'type': 'allowed_tools', 'mode': "
+            "'auto' or 'required', 'tools': [{'name': name}, ...]}"
+        )
+    names = []
+    for i, tool in enumerate(tools):
+        about = tool.get("function", tool) if isinstance(tool, Mapping) else tool
+        name = about.get("name") if isinstance(about, Mapping) else about
+        names.append(one_text(place, f"tool_choice.tools[{i}].name", name))
+    return str(mode), frozenset(names)
 
 
 def _read_tool(place: str, name: str, given: Any) -> Tool:

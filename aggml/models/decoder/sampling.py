@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.chain import ChainDraw
 
-__all__ = ["Report", "Sampler", "check_drawable", "choose", "report", "without_nan"]
+__all__ = [
+    "PromptReport", "Report", "Sampler", "check_drawable", "choose", "prompt_reports", "report",
+    "without_nan",
+]  # fmt: skip
 
 
 def check_drawable(best: npt.NDArray[Any]) -> None:
@@ -219,6 +222,43 @@ def report(
     order = np.lexsort((ids, -logits))[:n]
     best = [(int(ids[i]), float(logits[i]) - whole) for i in order]
     return Report(float(row[token]) - whole, best)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReport:
+    """The probability of a token of a prompt, and of the best ones in its place.
+
+    Attributes:
+        logprob: natural logarithm of its probability by the model.
+        best: ids of the best tokens with theirs, the best first.
+        rank: its place among all tokens by that, from 1 on; None: it is no token.
+    """
+
+    logprob: float | None
+    best: list[tuple[int, float]]
+    rank: int | None
+
+
+def prompt_reports(
+    rows: npt.NDArray[np.float32], after: Sequence[int], n: int
+) -> list[PromptReport]:
+    """What is told of the tokens of a prompt, each from the logits after the token before it.
+
+    Args:
+        rows: logits of all tokens, a row for each position.
+        after: the token that follows each position, but perhaps for the last one; below 0 there is
+            none, but a part of a picture.
+        n: how many of the best tokens to name.
+    """
+    found = []
+    for row, token in zip(rows, after, strict=False):
+        best = max(1, n)  # numpy finds no best 0
+        ids = np.argpartition(row, row.size - best)[row.size - best :].astype(np.int32)
+        about = report(row, ids, row[ids], max(token, 0), n)
+        known = token >= 0
+        rank = int(np.count_nonzero(row > row[token])) + 1 if known else None
+        found.append(PromptReport(about.logprob if known else None, about.best, rank))
+    return found
 
 
 def choose(

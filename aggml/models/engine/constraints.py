@@ -10,9 +10,9 @@ choosing among allowed tokens (requests.py).
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -22,9 +22,10 @@ import numpy as np
 from aggml import InvalidArgument
 from aggml.models.engine.gbnf import GbnfError, lark_of
 from aggml.models.engine.grammars import JSON_FORM, Grammar, ascii_classes, plain_schema
+from aggml.models.engine.workers import workers
 from aggml.models.errors import ModelError
 from aggml.process.extras import install_command
-from aggml.process.locks import in_child, new_lock
+from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker
 
 if TYPE_CHECKING:
@@ -34,31 +35,9 @@ if TYPE_CHECKING:
 
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["Constraint", "Grammars", "Mask", "Thinking"]
+__all__ = ["Constraint", "Grammars", "Mask", "NamedTokens", "Thinking", "TokenTexts"]
 
 KEPT: Final = 64  # compiled grammars
-WORKERS: Final = 2  # threads that compute masks
-
-
-class _Workers:
-    """The threads that compute masks: one pool for the process, made when it is first used."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = new_lock()
-        in_child(self._forget)
-
-    def _forget(self) -> None:
-        self._pool = None  # its threads are those of the parent
-
-    def submit(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="aggml masks")
-            self._pool.submit(call)
-
-
-_workers: Final = _Workers()
 
 
 class Mask:
@@ -94,8 +73,8 @@ class Mask:
             known = at < len(self._bits)
             bytes_ = self._bits[np.where(known, at, 0)]
             found = known & ((bytes_ >> (ids & 7).astype(np.uint8)) & 1).astype(bool)
-        for token in self.without:
-            found &= ids != token
+        if len(self.without):
+            found &= ~np.isin(ids, self.without)
         return found
 
     def applied(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -115,6 +94,92 @@ class Mask:
             found = np.where(allowed, row, np.float32(-np.inf))
         found[list(self.without)] = -np.inf
         return found
+
+    def narrowed(self, bits: npt.NDArray[np.uint8], without: Sequence[int]) -> Mask:
+        """The tokens of this mask that ``bits`` has, too, but for some; a forced one stays."""
+        if self.only is not None:
+            return self
+        if self._bits is not None:
+            n = min(len(bits), len(self._bits))
+            bits = bits[:n] & self._bits[:n]
+        return Mask(bits, without=[*self.without, *without])
+
+
+class TokenTexts:
+    """Finds tokens by their bytes.
+
+    Args:
+        vocabulary: has the tokens.
+        size: how many tokens the model has.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, size: int) -> None:
+        texts = [vocabulary.bytes_of(i) for i in range(min(size, len(vocabulary.pieces)))]
+        self.size: int = size
+        self._order = sorted(range(len(texts)), key=texts.__getitem__)
+        self._sorted = [texts[i] for i in self._order]
+        # No text has the byte 0xFF, so none is found across the border of two tokens.
+        self._joined = b"\xff".join(texts)
+        self._begins = np.cumsum([0, *(len(x) + 1 for x in texts[:-1])])
+
+    def beginning(self, text: bytes) -> list[int]:
+        """The tokens that begin with a text."""
+        first = bisect_left(self._sorted, text)
+        end = bisect_left(self._sorted, text + b"\xff", first)
+        return self._order[first:end]
+
+    def containing(self, text: bytes) -> set[int]:
+        """The tokens in which a text occurs."""
+        found, at = set(), self._joined.find(text)
+        while at >= 0:
+            found.add(int(np.searchsorted(self._begins, at, "right")) - 1)
+            at = self._joined.find(text, at + 1)
+        return found
+
+
+class NamedTokens:
+    """The tokens that an answer may have, if some are allowed or some words are not.
+
+    Args:
+        texts: of the tokens.
+        bytes_of: the bytes of a token.
+        allowed: the tokens that it may have; None: all.
+        bad_words: texts that it may not have.
+    """
+
+    def __init__(
+        self,
+        texts: TokenTexts,
+        bytes_of: Callable[[int], bytes],
+        allowed: frozenset[int] | None,
+        bad_words: Sequence[str],
+    ) -> None:
+        flags = np.full(texts.size, allowed is None)
+        if allowed is not None:
+            flags[list(allowed)] = True
+        self._words = [x.encode() for x in bad_words]
+        for word in self._words:
+            flags[list(texts.containing(word))] = False
+        self._bits = np.packbits(flags, bitorder="little")
+        self._texts = texts
+        self._bytes_of = bytes_of
+        self._longest = max(map(len, self._words), default=1) - 1
+        self._tail = b""
+
+    def take(self, token: int) -> None:
+        """Note a token of the answer."""
+        if self._longest:
+            self._tail = (self._tail + self._bytes_of(token))[-self._longest :]
+
+    def narrowed(self, mask: Mask | None) -> Mask:
+        """The tokens of a mask that may come next."""
+        rests = {
+            word[n:] for word in self._words
+            for n in range(1, min(len(word), len(self._tail) + 1))
+            if self._tail.endswith(word[:n])
+        }  # fmt: skip
+        without = [x for rest in rests for x in self._texts.beginning(rest)]
+        return (Mask() if mask is None else mask).narrowed(self._bits, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +220,10 @@ class Constraint:
         bytes_of: Callable[[int], bytes],
         thinking: Thinking | None,
         vocabulary: int,
+        named: NamedTokens | None = None,
     ) -> None:
         self._matcher = matcher
+        self._named = named
         self._ends = ends
         self._own_ends = own_ends  # those of the tokenizer, which masks allow where a text may end
         self._bytes_of = bytes_of
@@ -177,7 +244,8 @@ class Constraint:
     @property
     def is_idle(self) -> bool:
         """Whether all tokens that are still to come are free."""
-        return self.ready and self._matcher is None and self._thinks is False
+        free = self._matcher is None and self._thinks is False and self._named is None
+        return self.ready and free
 
     def begin(self, wake: Callable[[], object], tokens: Sequence[int] = ()) -> None:
         """Have the first mask computed.
@@ -197,7 +265,7 @@ class Constraint:
 
     def _start(self, tokens: Sequence[int]) -> None:
         self.ready = False
-        _workers.submit(lambda: self._advance(tokens))
+        workers.submit(lambda: self._advance(tokens))
 
     async def settled(self) -> None:
         """Wait until the mask is known."""
@@ -222,6 +290,8 @@ class Constraint:
         self._wake()
 
     def _read(self, token: int) -> None:
+        if self._named is not None:
+            self._named.take(token)
         if self._forced and token == self._forced[0]:
             self._forced.popleft()
         if self._thinks is not False:
@@ -282,9 +352,11 @@ class Constraint:
                 self.error = _first_line(matcher.get_error() or str(matcher.stop_reason()))
 
     def _next_mask(self) -> Mask | None:
-        if self._thinks is not False:
-            return self._mask_of_thoughts()
-        return self._mask_of_grammar()
+        thinks = self._thinks is not False
+        found = self._mask_of_thoughts() if thinks else self._mask_of_grammar()
+        if self._named is None or self.stopped or self.error:
+            return found
+        return self._named.narrowed(found)
 
     def _mask_of_thoughts(self) -> Mask | None:
         about = self._thinking
@@ -346,6 +418,7 @@ class Grammars:
         ]
         self._lock = new_lock()
         self._tokenizer: Any = None
+        self._texts: TokenTexts | None = None
         self._kept: OrderedDict[Grammar, Any] = OrderedDict()
 
     def check(self, place: str) -> None:
@@ -378,6 +451,7 @@ class Grammars:
         ends: frozenset[int],
         thinking: Thinking | None = None,
         bytes_of: Callable[[int], bytes] | None = None,
+        named: NamedTokens | None = None,
     ) -> Constraint:
         """The constraint of an answer; may take some seconds, if the grammar is new.
 
@@ -388,6 +462,7 @@ class Grammars:
             ends: the tokens that end it.
             thinking: how it shows that the model thinks before; None: it does not.
             bytes_of: the bytes of a token in which thoughts are looked for.
+            named: the tokens to which it is restricted beside that; None: to none.
 
         Raises:
             InvalidArgument, ModelError: as `compile`.
@@ -395,13 +470,26 @@ class Grammars:
         matcher = None if grammar is None else self._matcher(place, name, grammar).deep_copy()
         found = Constraint(
             matcher, ends, self._own_ends, bytes_of or self._vocabulary.bytes_of, thinking,
-            self._size,
+            self._size, named,
         )  # fmt: skip
         if matcher is not None:
             found._greedy = lambda rest: self._tokenizer.greedy_tokenize(
                 rest.decode("utf-8", "replace")
             )
         return found
+
+    def named(self, allowed: frozenset[int] | None, bad_words: Sequence[str]) -> NamedTokens:
+        """What restricts an answer to some tokens, and keeps words out of it; made in a thread.
+
+        Args:
+            allowed: the tokens; None: all.
+            bad_words: the words.
+        """
+        with self._lock:
+            if self._texts is None:
+                self._texts = TokenTexts(self._vocabulary, self._size)
+            texts = self._texts
+        return NamedTokens(texts, self._vocabulary.bytes_of, allowed, bad_words)
 
     def _matcher(self, place: str, name: str, grammar: Grammar) -> Any:  # noqa: ANN401
         module = _library(place)

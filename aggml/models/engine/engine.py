@@ -1000,7 +1000,7 @@ class Engine:
                 _log.warning("a preempted sequence could not be stored: %s", error)
         if one.snapshot is None:
             one.begin_again()
-            one.arrays.clear()
+            one.forget_arrays()
         self._free(one, held=None)
         self._waiting.append(one)
 
@@ -1331,6 +1331,7 @@ class Engine:
         counters = self.counters
         counters.drafts += 1
         counters.draft_tokens += len(draft)
+        one.drafted += len(draft)
         accepted = 0
         for i, expected in enumerate(draft, 1):
             got = one.end if one.reason == "stop" else one.tokens[-1]
@@ -1353,6 +1354,7 @@ class Engine:
             self._shares.charge(one.caller, 1)
             self._give(one, token, best, row + i)
         counters.accepted_tokens += accepted
+        one.accepted += accepted
         if one.agreement is not None:
             one.agreement.note(accepted, len(draft))
 
@@ -1411,8 +1413,7 @@ class Engine:
         for one, piece in plan.chunk:
             n = len(piece.ids)
             if not one.over:
-                one.arrays.append(found[at : at + n])
-                one.computed += n
+                one.take_array(found[at : at + n])
                 self.counters.prompt_tokens += n
                 self._shares.charge(one.caller, n)
                 if one.computed == len(one.tokens):

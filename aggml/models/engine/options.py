@@ -23,6 +23,7 @@ from aggml.models.arguments import (
     shown,
     stop_ids_of,
     text_list,
+    token_ids,
     urgency_of,
 )
 from aggml.models.decoder.adjusting import Adjuster, Rules
@@ -39,6 +40,7 @@ __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
 STOPS: Final = 64  # the most stop texts
 LONGEST_STOP: Final = 1000  # characters
+BAD_WORDS: Final = 1024  # the most words that an answer may not have
 BREAKING: Final = 64  # the most texts that no repetition reaches over
 
 
@@ -61,7 +63,17 @@ class RequestOptions:
     deadline: float | None  # as `time.monotonic`
     chain: Chain | None  # None: the device draws with the five numbers above
     grammar: Grammar | None
+    allowed: frozenset[int] | None = None  # the tokens that an answer may have
+    bad_words: tuple[str, ...] = ()
+    include_stop: bool = False
+    truncate_prompt: int | None = None
+    prompt_logprobs: int | None = None
     adapter: AdapterChoice = NO_ADAPTER
+
+    @property
+    def names_tokens(self) -> bool:
+        """Whether some tokens are allowed, or some words are not."""
+        return self.allowed is not None or bool(self.bad_words)
 
     def request(
         self,
@@ -143,7 +155,44 @@ def options_of(
         deadline=None if seconds is None else time.monotonic() + seconds,
         chain=_chain_of(place, given),
         grammar=_grammar_of(place, given),
+        allowed=_allowed_of(place, given["allowed_ids"], vocabulary),
+        bad_words=_bad_words_of(place, given["bad_words"]),
+        include_stop=flag(place, "include_stop", given["include_stop"]),
+        truncate_prompt=None if given["truncate_prompt"] is None else integer(
+            place, "truncate_prompt", given["truncate_prompt"], 1
+        ),
+        prompt_logprobs=None if given["prompt_logprobs"] is None else integer(
+            place, "prompt_logprobs", given["prompt_logprobs"], 0, min(LOGPROBS, vocabulary)
+        ),
     )  # fmt: skip
+
+
+def _allowed_of(place: str, given: Any, vocabulary: int) -> frozenset[int] | None:
+    """The tokens that an answer may have; None: all."""
+    if given is None:
+        return None
+    found = frozenset(token_ids(place, "allowed_ids", given, vocabulary))
+    if not found:
+        raise InvalidArgument(f"[{place}] allowed_ids is empty, expected at least one token")
+    return found
+
+
+def _bad_words_of(place: str, given: Any) -> tuple[str, ...]:
+    """Words that an answer may not have."""
+    if given is None:
+        return ()
+    found = tuple(text_list(place, "bad_words", given))
+    if len(found) > BAD_WORDS:
+        raise InvalidArgument(
+            f"[{place}] bad_words has {len(found)} words, at most {BAD_WORDS} are allowed"
+        )
+    for i, word in enumerate(found):
+        if not 0 < len(word) <= LONGEST_STOP:
+            raise InvalidArgument(
+                f"[{place}] bad_words[{i}] has {len(word)} characters, must have 1 to "
+                f"{LONGEST_STOP}"
+            )
+    return found
 
 
 def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:

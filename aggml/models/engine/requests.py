@@ -15,12 +15,14 @@ import numpy as np
 
 from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.decoder.drawing import Draws
-from aggml.models.decoder.sampling import Report, choose, report
+from aggml.models.decoder.sampling import Report, choose, prompt_reports, report
 from aggml.models.engine.policy import AGING
+from aggml.models.engine.workers import workers
 from aggml.models.errors import GrammarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future as HostFuture
 
     import numpy.typing as npt
 
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from aggml.models.decoder import Best
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
-    from aggml.models.decoder.sampling import Sampler
+    from aggml.models.decoder.sampling import PromptReport, Sampler
     from aggml.models.engine.agreement import DraftAgreement
     from aggml.models.engine.constraints import Constraint
     from aggml.models.engine.lookup import Lookup
     from aggml.models.engine.ngrams import NgramLookup
     from aggml.models.kv.snapshots import Snapshot
+
+    PromptFuture = HostFuture[list[PromptReport]]
 
 __all__ = [
     "Counters", "PageUsage", "PlacedPicture", "Result", "TextRequest", "caller", "choose_tokens",
@@ -101,6 +105,8 @@ class TextRequest:
         adapter: of all its tokens. Keys and values depend on it, so only requests with the same
             one share any.
         pictures: embeddings of positions of the prompt that have no token.
+        tells: of "logits" only the probabilities of the prompt's tokens are kept, in ``told``, with
+            so many of the best ones in their places; None: the logits are.
     """
 
     tokens: list[int]
@@ -116,6 +122,7 @@ class TextRequest:
     drawn: int = 0
     adapter: AdapterChoice = NO_ADAPTER
     pictures: tuple[PlacedPicture, ...] = ()
+    tells: int | None = None
 
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
@@ -137,8 +144,11 @@ class TextRequest:
     late: Best | None = None  # logits of its next token, whose mask is not known yet
     lookup: Lookup | NgramLookup | None = None  # what is expected by tokens that came before
     agreement: DraftAgreement | None = None  # how often it agreed with a draft model
+    drafted: int = 0  # tokens of drafts that were verified
+    accepted: int = 0  # of these: tokens of the answer that needed no step of their own
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
+    told: list[PromptFuture] = field(default_factory=list)  # of the pieces that were computed
     reason: FinishReason | None = None
     error: BaseException | None = None
     left: bool = False  # nobody waits for it any more
@@ -254,6 +264,21 @@ class TextRequest:
             found[:, at >= picture.end] -= picture.skipped
             skipped += picture.skipped
         return found
+
+    def take_array(self, found: F32) -> None:
+        """Keep the logits or hidden states of the next piece, or what is told of them."""
+        n = self.tells
+        first, self.computed = self.computed, self.computed + len(found)
+        if n is None:
+            self.arrays.append(found)
+            return
+        after = self.tokens[first + 1 : self.computed + 1]
+        self.told.append(workers.submit(lambda: prompt_reports(found, after, n)))
+
+    def forget_arrays(self) -> None:
+        """Forget what was computed so far: it is computed again."""
+        self.arrays.clear()
+        self.told.clear()
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""

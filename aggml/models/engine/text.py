@@ -31,6 +31,7 @@ class AnswerText:
         bytes_of: the bytes of a token.
         stops: the stop texts.
         min_tokens: a stop text that ends within so many first tokens does not count.
+        keeps_stop: the stop text is part of the answer.
 
     Attributes:
         stop: the stop text that has come; None: none yet.
@@ -39,8 +40,14 @@ class AnswerText:
     """
 
     def __init__(
-        self, bytes_of: Callable[[int], bytes], stops: Iterable[str] = (), min_tokens: int = 0
+        self,
+        bytes_of: Callable[[int], bytes],
+        stops: Iterable[str] = (),
+        min_tokens: int = 0,
+        *,
+        keeps_stop: bool = False,
     ) -> None:
+        self._keeps_stop = keeps_stop
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._root = self._at = _stop_tree(stops)
@@ -97,7 +104,7 @@ class AnswerText:
                 if counts and at.stop:
                     self.stop = at.stop
                     self._held = ""
-                    text = text[: i - len(at.stop)]
+                    text = text[: i if self._keeps_stop else i - len(at.stop)]
                     self.given += len(text)
                     return text
         self._at = at

@@ -118,6 +118,7 @@ class Choice(ABC):
         content, reasoning, calls, told: the whole answer, after `run`.
         ids: tokens that have come.
         clock: when they came.
+        spell: the bytes of a token.
         begun: whether the client has got the first event.
         ended: whether it has got the last one.
     """
@@ -138,8 +139,9 @@ class Choice(ABC):
         self.ids: list[int] = list(before.tokens)
         self.clock: AnswerClock = AnswerClock()
         self._model = model
-        self._spell = model.tokenizer.bytes_of
+        self.spell: Callable[[int], bytes] = model.tokenizer.bytes_of
         self._noted = len(self.ids)  # how many of them are in the notes so far
+        self._logprob = 0.0  # of all tokens together, if it is known
         self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
         self._characters = before.characters  # that the client has
         self._raw = 0  # characters of the text of the tokens that have come
@@ -174,10 +176,19 @@ class Choice(ABC):
         """The text of the prompt, with the names of control tokens; pictures are left out."""
         return spell_out(self._model.tokenizer, self.prompt_ids())
 
+    def name(self, token: int) -> str:
+        """The text of a token, or the name of a control token."""
+        return spell_out(self._model.tokenizer, [token])
+
     def prompt_ids(self) -> list[int]:
         """The tokens of the prompt; pictures are left out."""
         ids = None if self.tokens is None else self.tokens.ids(self._model.tokenizer)
         return [x for x in ids or () if x >= 0]
+
+    @property
+    def mean_logprob(self) -> float:
+        """The logarithm of the probability of its tokens, on average; 0 if it is not known."""
+        return self._logprob / max(1, len(self.ids))
 
     @property
     def made(self) -> int:
@@ -214,6 +225,7 @@ class Choice(ABC):
         """Note a token that has come."""
         self.clock.tick()
         self.ids.append(token.id)
+        self._logprob += token.logprob or 0.0
         self._raw += len(token.text)
         if self.tells:
             self._untold.append(token)
@@ -223,8 +235,8 @@ class Choice(ABC):
         told = []
         while self._untold and (every or self._untold[0].begin < self._raw):
             token = self._untold.popleft()
-            best = [(x, self._spell(x), logprob) for x, logprob in token.top or ()]
-            spelt = self._spell(token.id)
+            best = [(x, self.spell(x), logprob) for x, logprob in token.top or ()]
+            spelt = self.spell(token.id)
             told.append(Told(token.id, spelt, token.logprob or 0.0, best, token.begin))
         return told
 
@@ -266,6 +278,7 @@ class TextChoice(Choice):
         options: arguments of `TextModel.generate`.
         variant: number among the choices for one prompt.
         after_first: seconds after the first token, then the answer ends at the end of a line.
+        hides: whether probabilities of tokens are computed, but not told.
         more: arguments of `Choice`.
     """
 
@@ -277,9 +290,10 @@ class TextChoice(Choice):
         *,
         variant: int,
         after_first: float | None = None,
+        hides: bool = False,
         **more: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(model, tells=options["logprobs"] is not None, **more)
+        super().__init__(model, tells=options["logprobs"] is not None and not hides, **more)
         given = seeded(options, variant)
         self.prompt = prompt
         self._after_first = after_first
@@ -288,7 +302,10 @@ class TextChoice(Choice):
         if self.ended:
             return
         if self.ids:
-            known = AnswerText(self._spell, given["stop"], given["min_tokens"])
+            known = AnswerText(
+                self.spell, given["stop"], given["min_tokens"],
+                keeps_stop=given.get("include_stop", False),
+            )  # fmt: skip
             for token in self.ids:
                 known.add(token)
             self._raw = known.given

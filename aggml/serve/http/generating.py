@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import ContentPart, FunctionTool, Message, Sampling
 
 __all__ = [
-    "begin_text", "check_ending", "check_tokens", "effort_of", "encode", "encode_prompt",
+    "begin_text", "check_ending", "check_tokens", "cut_of", "effort_of", "encode", "encode_prompt",
     "encode_texts", "messages_of", "part_text", "prompt_of", "prompts", "sampling_options",
     "too_long", "tools_of",
 ]  # fmt: skip
@@ -49,7 +49,7 @@ SAME: Final = (
     "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens",
     "typical_p", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_breakers", "dynatemp_range", "dynatemp_exponent", "mirostat",
-    "mirostat_tau", "mirostat_eta",
+    "mirostat_tau", "mirostat_eta", "include_stop", "allowed_ids", "bad_words",
 )  # fmt: skip
 _TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
 
@@ -90,6 +90,8 @@ def sampling_options(
         if name == "min_p" or value != usual[name]:
             found[name] = value
     found.setdefault("min_tokens", given.min_tokens)
+    if given.show_special or not given.skip_special_tokens:
+        found["show_special"] = True
     if given.top_n_sigma > 0:
         found["top_n_sigma"] = given.top_n_sigma
     if given.dry_range != -1:
@@ -323,6 +325,21 @@ def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
     return found
 
 
+def cut_of(given: int | None, ctx: int, answer: int | None) -> int | None:
+    """How many tokens of a prompt are taken, its last ones; None: all.
+
+    Args:
+        given: as a request says it.
+        ctx: the positions of a sequence.
+        answer: tokens of the answer; None: half of these positions at most.
+    """
+    if not given:
+        return None
+    if given > 0:
+        return given
+    return max(1, ctx - min(ctx // 2 if answer is None else answer, ctx - 1))
+
+
 def too_long(field: str, tokens: int, most: int) -> TooLongError:
     """The error for a prompt of more tokens than the context has positions."""
     return TooLongError(f"{field}: has {tokens} tokens, the most is {most}", field, tokens, most)
@@ -342,13 +359,22 @@ def check_tokens(ids: Sequence[int], vocabulary: int, field: str) -> None:
         )  # fmt: skip
 
 
-async def encode_prompt(model: TextModel, prompt: str | list[int], field: str) -> list[int]:
+async def encode_prompt(
+    model: TextModel,
+    prompt: str | list[int],
+    field: str,
+    *,
+    special: bool = True,
+    cut: int | None = None,
+) -> list[int]:
     """Token ids of a prompt.
 
     Args:
         model: continues it.
         prompt: a text, or a list of tokens.
         field: the field in which it stands.
+        special: whether BOS and EOS are put around a text, as the model expects.
+        cut: the last so many tokens are taken; None: all.
 
     Raises:
         RequestError: it has no tokens, or tokens that the model does not know.
@@ -357,8 +383,12 @@ async def encode_prompt(model: TextModel, prompt: str | list[int], field: str) -
     if isinstance(prompt, list):
         check_tokens(prompt, model.vocabulary_size, field)
         ids = prompt
-    else:
+    elif special:
         ids = await encode(model.tokenizer.encode_prompt, prompt)
+    else:
+        ids = await encode(lambda x: model.tokenizer.encode(x, special=False), prompt)
+    if cut is not None:
+        ids = ids[-cut:]
     if not ids:
         raise RequestError(400, f"{field}: is empty, there must be at least one token", field=field)
     if len(ids) > model.ctx:
@@ -383,7 +413,13 @@ def begin_text(model: TextModel) -> list[int]:
 
 
 async def encode_texts(
-    model: Model, given: Raw, field: str, exchange: Exchange, *, cut: bool = False
+    model: Model,
+    given: Raw,
+    field: str,
+    exchange: Exchange,
+    *,
+    cut: bool = False,
+    most: int | None = None,
 ) -> list[list[int]]:
     """Token ids of the texts to embed.
 
@@ -393,12 +429,13 @@ async def encode_texts(
         field: its name.
         exchange: has the limits.
         cut: whether texts that are too long are cut; else they are refused.
+        most: the most tokens of a text; None: as many as the model takes.
 
     Raises:
         RequestError: one is no text, has no tokens or unknown ones.
         TooLongError: one is too long.
     """
-    most = model.ctx
+    most = model.ctx if most is None else min(most, model.ctx)
     before = getattr(model, "prompts", {}).get(getattr(model, "prompt", None), "")
     found = []
     for i, raw in enumerate(prompts(given, field, exchange.service.options.max_inputs)):
@@ -420,7 +457,7 @@ async def encode_texts(
                     code="context_length_exceeded",
                     more={"n_prompt_tokens": len(ids), "n_ctx": most},
                 )  # fmt: skip
-            ids = [*ids[: most - 1], ids[-1]]
+            ids = [*ids[: most - 1], ids[-1]] if most > 1 else ids[:1]
         if not ids:
             raise RequestError(400, f"{field}: input {i} has no tokens", field=field)
         found.append(ids)

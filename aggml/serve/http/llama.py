@@ -64,6 +64,7 @@ __all__ = [
     "properties",
     "slots",
     "tokenize",
+    "tokenizer_info",
 ]
 
 NEVER: Final = -1e9  # the bias of a token that must not come
@@ -394,6 +395,26 @@ async def tokenize(exchange: Exchange) -> Response:
     return as_json({"tokens": [{"id": x, "piece": _piece(words.bytes_of(x))} for x in ids]})
 
 
+async def tokenizer_info(exchange: Exchange) -> Response:
+    """Describe the vocabulary of a model (`?model=`), as vLLM does."""
+    given = Tokenize(model=exchange.request.query_params.get("model"))
+    model = await exchange.text_or_vector_model(given)
+    words = model.tokenizer
+
+    def name(token: int | None) -> str | None:
+        return None if token is None else words.pieces[token]
+
+    found: dict[str, Any] = {
+        "tokenizer_class": type(words).__name__, "vocab_size": len(words.pieces),
+        "model_max_length": model.ctx, "bos_token": name(words.bos), "eos_token": name(words.eos),
+        "end_tokens": sorted(words.pieces[x] for x in words.ends),
+        "additional_special_tokens": sorted(words.control_names()),
+    }  # fmt: skip
+    if isinstance(model, TextModel):
+        found["chat_template"] = model.template.source
+    return as_json(found)
+
+
 def _ending(given: Template | Tokenize) -> dict[str, Any]:
     """Whether a prompt ends where the assistant's message begins, or within it.
 
@@ -542,6 +563,7 @@ ENDPOINTS: Final = (
     Endpoint("/infill", infill, Infill, errors=llama_error),
     Endpoint("/tokenize", tokenize, Tokenize, errors=llama_error),
     Endpoint("/detokenize", detokenize, Detokenize, errors=llama_error),
+    Endpoint("/tokenizer_info", tokenizer_info, method="GET"),
     Endpoint("/apply-template", apply_template, Template, errors=llama_error),
     Endpoint("/props", properties, method="GET", errors=llama_error),
     Endpoint("/slots", slots, method="GET", errors=llama_error),

@@ -24,7 +24,7 @@ from aggml.serve.http.generating import (
     sampling_options,
     tools_of,
 )
-from aggml.serve.http.openai import limit_of, vectors_of
+from aggml.serve.http.openai import chat_logprobs, limit_of, vectors_of
 from aggml.serve.http.schema import (
     OllamaBase,
     OllamaChat,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import TextModel, ToolCallDelta
-    from aggml.serve.http.choice import AnswerPiece
+    from aggml.serve.http.choice import AnswerPiece, Told
     from aggml.serve.http.schema import ModelRequest
     from aggml.serve.http.service import ServedEntry
 
@@ -122,14 +122,16 @@ class _Lines(Writer):
         """The answer in one piece."""
         (choice,) = self.choices
         calls = [_call(x.name, x.arguments) for x in choice.calls]
-        return self._line(choice.content, choice.reasoning, calls, **self._ending(choice))
+        told = _probable(choice.told) if choice.tells else {}
+        return self._line(choice.content, choice.reasoning, calls, **told, **self._ending(choice))
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """A line with text or thoughts, and lines with calls that are complete."""
         self._first = self._first or time.perf_counter_ns()
         found = b""
-        if piece.content or piece.reasoning:
-            found = line_of(self._line(piece.content, piece.reasoning, []))
+        if piece.content or piece.reasoning or piece.told:
+            told = _probable(piece.told) if piece.told else {}
+            found = line_of(self._line(piece.content, piece.reasoning, [], **told))
         for call in piece.calls:
             found += self._add(call)
         return found
@@ -153,6 +155,11 @@ class _Lines(Writer):
     def failure(self, failure: Failure) -> bytes:
         """A line with the error."""
         return line_of(ollama_error(failure))
+
+
+def _probable(told: Sequence[Told]) -> dict[str, Any]:
+    """How probable tokens were, as Ollama tells it."""
+    return {"logprobs": chat_logprobs(told)["content"]}
 
 
 def _call(name: str, arguments: str) -> dict[str, Any]:
@@ -187,7 +194,8 @@ def _options(
         schema = given.format
     if schema is not None and not chat:
         sampling.json_schema = schema
-    found = sampling_options(sampling, model, exchange, None)
+    best = (given.top_logprobs or 0) if given.logprobs or given.top_logprobs else None
+    found = sampling_options(sampling, model, exchange, best)
     found["max_tokens"] = limit_of(o.num_predict, model)
     if chat:
         found["think"] = given.think
@@ -201,6 +209,8 @@ async def chat(exchange: Exchange) -> Response:
     given = await exchange.read(OllamaChat)
     _plain(given, exchange)
     model = await exchange.text_model(given)
+    if not given.messages:
+        return as_json(_loaded(exchange) | {"message": {"role": "assistant", "content": ""}})
     options = _options(given, model, exchange, chat=True)
     tools = tools_of(given.tools)
     if tools:
@@ -208,6 +218,11 @@ async def chat(exchange: Exchange) -> Response:
     last = given.messages[-1]
     options["continue_final"] = last.role == "assistant" and not last.tool_calls
     return await _answer(exchange, given, model, _messages(given), options)
+
+
+def _loaded(exchange: Exchange) -> dict[str, Any]:
+    """The answer to a request that asks for nothing but the model."""
+    return {"model": exchange.model, "created_at": _now(), "done": True, "done_reason": "load"}
 
 
 def _messages(given: OllamaChat) -> list[dict[str, Any]]:
@@ -241,9 +256,7 @@ async def generate(exchange: Exchange) -> Response:
     _plain(given, exchange)
     model = await exchange.text_model(given)
     if not given.prompt and not given.suffix:  # it would load the model
-        loaded = {"model": exchange.model, "created_at": _now(), "response": "", "done": True,
-                  "done_reason": "load"}  # fmt: skip
-        return as_json(loaded)
+        return as_json(_loaded(exchange) | {"response": ""})
     if given.context:
         raise RequestError(400, "context: send the conversation to /api/chat", field="context")
     if not given.raw and not given.suffix:

@@ -19,13 +19,14 @@ import msgspec
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml.models import EngineError, TextModel, ranked
+from aggml.models import EncoderModel, EngineError, TextModel, ranked
 from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
     check_ending,
+    cut_of,
     effort_of,
     encode,
     encode_prompt,
@@ -56,14 +57,19 @@ from aggml.serve.http.timings import sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.responses import Response
 
-    from aggml.models import EncoderModel
+    from aggml.models import PromptToken
     from aggml.serve.http.choice import AnswerPiece
     from aggml.serve.http.resuming import Write
-    from aggml.serve.http.schema import Generation, ModelRequest
+    from aggml.serve.http.schema import (
+        FunctionChoice,
+        Generation,
+        ModelRequest,
+        ResponseFormat,
+    )
 
 __all__ = [
     "ENDPOINTS",
@@ -89,8 +95,6 @@ __all__ = [
     "translations",
     "vectors_of",
 ]
-
-ECHO: Final = 1 << 30  # bytes of logits of a prompt whose probabilities are told
 
 
 def limit_of(given: int | None, model: TextModel, usual: int | None = None) -> int | None:
@@ -166,9 +170,9 @@ class _OpenAI(Writer):
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
         found = []
-        for choice in self.choices:
+        for index, choice in enumerate(self._given_choices()):
             one = {
-                "index": choice.index,
+                "index": index,
                 **self._content(choice),
                 "finish_reason": choice.reason,
                 "logprobs": self._told(choice, choice.told),
@@ -177,13 +181,27 @@ class _OpenAI(Writer):
                 one["token_ids"] = choice.ids
                 if not self.chat:
                     one["prompt_token_ids"] = choice.prompt_ids()
+            if self._given.prompt_logprobs is not None and not self.chat:
+                one["prompt_logprobs"] = self._prompt_told(choice.group)
             found.append(one)
         answer = {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
         if self._given.return_token_ids and self.chat:
             answer["prompt_token_ids"] = self.choices[0].prompt_ids()
+        if self._given.prompt_logprobs is not None and self.chat:
+            answer["prompt_logprobs"] = self._prompt_told(0)
         if self._given.timings_per_token:
             answer["timings"] = sum_of_timings(self.choices)
         return answer | self._verbose()
+
+    def _given_choices(self) -> Sequence[Choice]:
+        """The choices of which the client is told."""
+        return self.choices
+
+    def _prompt_told(self, group: int) -> list[dict[str, Any] | None] | None:
+        """How probable the tokens of a prompt were, as vLLM tells it."""
+        first = next(x for x in self.choices if x.group == group)
+        told = None if first.tokens is None else first.tokens.prompt_logprobs
+        return None if told is None else [_prompt_place(x, first.name) for x in told]
 
     def _verbose(self) -> dict[str, Any]:
         """What is told beside the answer to those who look for errors."""
@@ -256,6 +274,17 @@ class _Completions(_OpenAI):
 
     echoes: Sequence[tuple[str, list[Told]]] = ()
 
+    def _given_choices(self) -> Sequence[Choice]:
+        """Of each prompt the best ones, if more were made than are asked for."""
+        n = self._given.n
+        groups: dict[int, list[Choice]] = {}
+        for choice in self.choices:
+            groups.setdefault(choice.group, []).append(choice)
+        if all(len(x) == n for x in groups.values()):
+            return self.choices
+        best = (sorted(x, key=lambda y: -y.mean_logprob)[:n] for x in groups.values())
+        return [y for x in best for y in x]
+
     def begin_choice(self, choice: Choice) -> bytes:
         """The prompt, if it is asked for."""
         if not self.echoes:
@@ -288,7 +317,8 @@ class _Completions(_OpenAI):
         return {"text": ""}
 
     def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
-        return text_logprobs(told) if choice.tells else None
+        by_id = self._given.return_tokens_as_token_ids
+        return text_logprobs(told, by_id=by_id) if choice.tells else None
 
 
 class _Chats(_OpenAI):
@@ -346,7 +376,8 @@ class _Chats(_OpenAI):
         return {"delta": delta}
 
     def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
-        return chat_logprobs(told) if choice.tells else None
+        by_id = self._given.return_tokens_as_token_ids
+        return chat_logprobs(told, by_id=by_id) if choice.tells else None
 
 
 def _call_delta(call: Any) -> dict[str, Any]:  # noqa: ANN401 a ToolCallDelta
@@ -357,34 +388,61 @@ def _call_delta(call: Any) -> dict[str, Any]:  # noqa: ANN401 a ToolCallDelta
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
-def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """The ``logprobs`` of a chat."""
+def _prompt_place(token: PromptToken, name: Callable[[int], str]) -> dict[str, Any] | None:
+    """The best tokens at a place of a prompt and the one that is there, by their ids."""
+    if token.logprob is None:
+        return None
 
-    def one(spelt: bytes, logprob: float | None) -> dict[str, Any]:
-        text = spelt.decode("utf-8", "replace")
+    def one(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": name(token)}
+
+    found = {str(x): one(x, logprob, i) for i, (x, logprob) in enumerate(token.top, 1)}
+    found.setdefault(str(token.id), one(token.id, token.logprob, token.rank))
+    return found
+
+
+def chat_logprobs(told: Sequence[Told], *, by_id: bool = False) -> dict[str, Any]:
+    """The ``logprobs`` of a chat.
+
+    Args:
+        told: the tokens.
+        by_id: tokens are called by their ids.
+    """
+
+    def one(token: int, spelt: bytes, logprob: float | None) -> dict[str, Any]:
+        text = f"token_id:{token}" if by_id else spelt.decode("utf-8", "replace")
         return {"token": text, "logprob": logprob, "bytes": list(spelt)}
 
     content = [
-        one(x.spelt, x.logprob) | {"top_logprobs": [one(*best[1:]) for best in x.best]}
+        one(x.id, x.spelt, x.logprob) | {"top_logprobs": [one(*best) for best in x.best]}
         for x in told
     ]
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """The ``logprobs`` of a completion."""
+def text_logprobs(told: Sequence[Told], *, by_id: bool = False) -> dict[str, Any]:
+    """The ``logprobs`` of a completion.
+
+    Args:
+        told: the tokens.
+        by_id: tokens are called by their ids.
+    """
+
+    def name(token: int, spelt: bytes) -> str:
+        return f"token_id:{token}" if by_id else _spelling(spelt)
+
     return {
-        "tokens": [_spelling(x.spelt) for x in told],
+        "tokens": [name(x.id, x.spelt) for x in told],
         "token_logprobs": [x.logprob for x in told],
-        "top_logprobs": [None if x.logprob is None else _with_drawn(x) for x in told],
+        "top_logprobs": [None if x.logprob is None else _with_drawn(x, name) for x in told],
         "text_offset": [x.begin for x in told],
     }
 
 
-def _with_drawn(told: Told) -> dict[str, float | None]:
+def _with_drawn(told: Told, name: Callable[[int, bytes], str]) -> dict[str, float | None]:
     """The best tokens in a place; the one that was drawn is always among them, as OpenAI has it."""
-    found: dict[str, float | None] = {_spelling(token): p for _, token, p in told.best}
-    found.setdefault(_spelling(told.spelt), told.logprob)
+    found: dict[str, float | None] = {name(x, spelt): p for x, spelt, p in told.best}
+    found.setdefault(name(told.id, told.spelt), told.logprob)
     return found
 
 
@@ -422,42 +480,87 @@ async def completions(exchange: Exchange) -> Response:
 async def complete(exchange: Exchange, given: Completion) -> Response:
     """Answer a request for completions."""
     model = await exchange.text_model(given)
-    if given.best_of not in (None, given.n):
+    n = given.n
+    made = n if given.best_of is None else given.best_of
+    if made < n or (made > n and given.stream):
         raise RequestError(
-            400, f"best_of: {given.best_of} must be equal to n, which is {given.n}: all answers "
-            "that are made are returned", field="best_of",
+            400, f"best_of: {made} must be at least n, which is {n}, and in a stream equal to it",
+            field="best_of",
         )  # fmt: skip
     limit = limit_of(given.max_tokens, model)
     check_least(given, limit)
+    _check_told(given)
+    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    special = given.add_special_tokens
     ids = []
     if bytes(given.prompt) == b"null":
         ids.append(begin_text(model))
     else:
         most = exchange.service.options.max_inputs
         for i, raw in enumerate(prompts(given.prompt, "prompt", most)):
-            prompt = prompt_of(raw, i, model.ctx, "prompt")
+            prompt = prompt_of(raw, i, model.ctx if cut is None else 1 << 31, "prompt")
             if given.suffix:
-                ids.append(await _gap(model, prompt, given.suffix))
-            else:
-                ids.append(await encode_prompt(model, prompt, "prompt"))
+                prompt = await _gap(model, prompt, given.suffix)
+            ids.append(await encode_prompt(model, prompt, "prompt", special=special, cut=cut))
             await checkpoint()
     so_far = so_far_of(exchange.request.scope)
-    options = sampling_options(given, model, exchange, given.logprobs)
+    best = 0 if made > n and given.logprobs is None else given.logprobs
+    options = sampling_options(given, model, exchange, best)
     options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
-    n = given.n
+    form = given.response_format
+    if form is not None and form.type != "text":
+        options |= _restricted(form, options)
     choices = [
         TextChoice(
-            model, prompt, options, variant=variant, index=i * n + variant, group=i,
-            sent=so_far.of(i * n + variant) if so_far else None,
+            model, prompt, _telling(options, given, variant), variant=variant,
+            index=i * made + variant, group=i, hides=given.logprobs is None,
+            sent=so_far.of(i * made + variant) if so_far else None,
         )
         for i, prompt in enumerate(ids)
-        for variant in range(n)
+        for variant in range(made)
     ]  # fmt: skip
     writer = _Completions(choices, exchange, given, so_far)
     if given.echo:
-        writer.echoes = [await _echo(model, x, given.logprobs, exchange.adapter) for x in ids]
+        writer.echoes = [await _echo(model, x, given, exchange) for x in ids]
     seconds = _left(exchange, given, so_far)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
+
+
+def _check_told(given: Generation) -> None:
+    """Check that a prompt of which is told is not asked for piece by piece.
+
+    Raises:
+        RequestError: it is.
+    """
+    if given.prompt_logprobs is not None and given.stream:
+        raise RequestError(
+            400, "prompt_logprobs: a stream does not tell them; leave out stream",
+            field="prompt_logprobs",
+        )  # fmt: skip
+
+
+def _telling(options: dict[str, Any], given: Generation, variant: int) -> dict[str, Any]:
+    """The options of one of the answers: the first one of a prompt tells of it."""
+    if given.prompt_logprobs is None or variant:
+        return options
+    return options | {"prompt_logprobs": given.prompt_logprobs}
+
+
+def _restricted(form: ResponseFormat, options: dict[str, Any]) -> dict[str, Any]:
+    """What the text of a completion must be.
+
+    Raises:
+        RequestError: another field says it, too.
+    """
+    known = [x for x in ("schema", "regex", "choices", "grammar") if x in options]
+    if known:
+        raise RequestError(
+            400, f"response_format: it and {known[0]} both say what the answer must be: give one "
+            "of them", field="response_format",
+        )  # fmt: skip
+    found = _format(form)
+    inner = found.get("json_schema", found)
+    return {"schema": inner.get("schema", {"type": "object"})}
 
 
 async def _gap(model: TextModel, before: str | list[int], after: str) -> list[int]:
@@ -466,47 +569,30 @@ async def _gap(model: TextModel, before: str | list[int], after: str) -> list[in
     if not words.fills:
         raise RequestError(400, "suffix: the model has no tokens for filling a gap", field="suffix")
     text = before if isinstance(before, str) else words.decode(before)
-    return await encode_prompt(
-        model, await encode(lambda x, y: words.encode_gap(x, y), text, after), "prompt"
-    )
+    return await encode(lambda x, y: words.encode_gap(x, y), text, after)
 
 
 async def _echo(
-    model: TextModel, ids: list[int], best: int | None, adapter: str | None
+    model: TextModel, ids: list[int], given: Completion, exchange: Exchange
 ) -> tuple[str, list[Told]]:
-    """The text of a prompt, and how probable its tokens were if that is asked for.
-
-    Raises:
-        RequestError: the prompt is too long for that.
-    """
+    """The text of a prompt, and how probable its tokens were if that is asked for."""
     words = model.tokenizer
     pieces = list(words.stream(ids))
     text = "".join(pieces)
-    if best is None:
+    if given.logprobs is None:
         return text, []
-    if len(ids) * model.vocabulary_size * 4 > ECHO:
-        most = ECHO // 4 // model.vocabulary_size
-        raise RequestError(
-            400, f"echo: with logprobs a prompt may have {most} tokens of this model, and has "
-            f"{len(ids)}", field="echo",
-        )  # fmt: skip
-    logits = await model.logits(ids, adapter=adapter)
-
-    def report() -> list[Told]:
-        told = [Told(ids[0], words.bytes_of(ids[0]), None, [], 0)]
-        at = len(pieces[0])
-        for i in range(1, len(ids)):
-            row = logits[i - 1].astype(np.float64)
-            row -= row.max()
-            row -= math.log(float(np.exp(row).sum()))
-            tops = np.argsort(-row, kind="stable")[:best].tolist()
-            named = [(x, words.bytes_of(x), float(row[x])) for x in tops]
-            token = ids[i]
-            told.append(Told(token, words.bytes_of(token), float(row[token]), named, at))
-            at += len(pieces[i])
-        return told
-
-    return text, await anyio.to_thread.run_sync(report)
+    stream = model.generate(
+        ids, max_tokens=0, prompt_logprobs=given.logprobs, adapter=exchange.adapter,
+        priority=given.priority, deadline=given.timeout,
+    )  # fmt: skip
+    async with hung_up_cancels(exchange.request.receive):
+        await stream.start()
+    told, at = [], 0
+    for token, piece in zip(stream.prompt_logprobs or (), pieces, strict=False):
+        best = [(x, words.bytes_of(x), logprob) for x, logprob in token.top]
+        told.append(Told(token.id, words.bytes_of(token.id), token.logprob, best, at))
+        at += len(piece)
+    return text, told
 
 
 def chat_arguments(given: Chat) -> dict[str, Any]:
@@ -514,7 +600,7 @@ def chat_arguments(given: Chat) -> dict[str, Any]:
     last = given.messages[-1]
     choice: Any = given.tool_choice
     if choice is not None and not isinstance(choice, str):
-        choice = {"type": "function", "function": {"name": choice.function.name}}
+        choice = _choice_of(choice)
     form = given.response_format
     found: dict[str, Any] = {
         "tools": tools_of(given.tools),
@@ -530,6 +616,21 @@ def chat_arguments(given: Chat) -> dict[str, Any]:
     if form is not None and form.type != "text":
         found["response_format"] = _format(form)
     return found
+
+
+def _choice_of(given: FunctionChoice) -> dict[str, Any]:
+    """The function that must be called, or those that may be, as `TextModel.chat` takes them.
+
+    Raises:
+        RequestError: neither is there.
+    """
+    allowed, function = given.allowed_tools, given.function
+    if given.type == "allowed_tools" and allowed is not None:
+        return {"type": "allowed_tools", "mode": allowed.mode, "tools": allowed.tools}
+    if given.type == "function" and function is not None:
+        return {"type": "function", "function": {"name": function.name}}
+    name = "function" if given.type == "function" else "allowed_tools"
+    raise RequestError(400, f"tool_choice.{name} is missing", field="tool_choice")
 
 
 def _format(form: Any) -> dict[str, Any]:  # noqa: ANN401 a ResponseFormat
@@ -561,11 +662,20 @@ async def chat(exchange: Exchange) -> Response:
     options = sampling_options(given, model, exchange, best)
     options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
+    _check_told(given)
     options |= chat_arguments(given)
+    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    if cut is not None:
+        options["truncate_prompt"] = cut
     messages = messages_of(given.messages, sees=model.sees)
     choices = [
         ChatChoice(
-            model, messages, options, variant=i, index=i, sent=so_far.of(i) if so_far else None
+            model,
+            messages,
+            _telling(options, given, i),
+            variant=i,
+            index=i,
+            sent=so_far.of(i) if so_far else None,
         )
         for i in range(given.n)
     ]
@@ -617,7 +727,9 @@ async def embeddings(exchange: Exchange) -> Response:
     """Embed texts: one vector for each."""
     given = await exchange.read(Embeddings)
     model = await exchange.vector_model(given)
-    ids = await encode_texts(model, given.input, "input", exchange)
+    cut = given.truncate_prompt or None
+    most = None if cut is None or cut < 0 else cut
+    ids = await encode_texts(model, given.input, "input", exchange, cut=cut is not None, most=most)
     found = await vectors_of(exchange, model, given, ids, dimensions=given.dimensions)
     data = []
     for i, vector in enumerate(found):
@@ -863,7 +975,16 @@ async def models(exchange: Exchange) -> Response:
     entries = exchange.service.entries
     names = [name for x in entries for name in (*x.listed, *x.adapters)]
     data = [about_model(exchange, name) for name in names]
-    return as_json({"object": "list", "data": data, "models": [{"name": x} for x in names]})
+    told = [{"name": x, "model": x, "capabilities": _capabilities(exchange, x)} for x in names]
+    return as_json({"object": "list", "data": data, "models": told})
+
+
+def _capabilities(exchange: Exchange, name: str) -> list[str]:
+    """What a model can do, by llama-server's words; nothing while it is not loaded."""
+    model = exchange.service.find(name).model
+    if isinstance(model, TextModel):
+        return ["completion", "multimodal"] if model.sees else ["completion"]
+    return ["embedding"] if isinstance(model, EncoderModel) else []
 
 
 async def one_model(exchange: Exchange) -> Response:

@@ -26,6 +26,7 @@ __all__ = [
     "health",
     "load",
     "openapi",
+    "server_load",
     "show_metrics",
     "unload",
     "version",
@@ -63,6 +64,11 @@ async def alive(exchange: Exchange) -> Response:
 async def version(_: Exchange) -> Response:
     """Tell the version of the program."""
     return as_json({"version": __version__})
+
+
+async def server_load(exchange: Exchange) -> Response:
+    """Tell how many requests are under way, but for this one."""
+    return as_json({"server_load": max(0, exchange.service.under_way.count - 1)})
 
 
 async def show_metrics(exchange: Exchange) -> Response:
@@ -110,7 +116,9 @@ async def docs(exchange: Exchange) -> Response:
 ENDPOINTS: Final = (
     Endpoint("/health", health, method="GET", aliases=("/v1/health", "/readyz"), open=True),
     Endpoint("/livez", alive, method="GET", aliases=("/ping",), open=True),
+    Endpoint("/ping", alive, open=True),
     Endpoint("/version", version, method="GET"),
+    Endpoint("/load", server_load, method="GET"),
     Endpoint("/metrics", show_metrics, method="GET"),
     Endpoint("/models/load", load, ModelChange, aliases=("/v1/models/load",)),
     Endpoint("/models/unload", unload, ModelChange, aliases=("/v1/models/unload",)),

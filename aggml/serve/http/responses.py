@@ -44,6 +44,7 @@ __all__ = [
     "count_chat",
     "count_input",
     "delete_response",
+    "input_items",
     "one_response",
     "responses",
 ]
@@ -156,10 +157,14 @@ def _tool_choice(given: Any) -> Any:  # noqa: ANN401 any JSON
         name = given.get("name") or (given.get("function") or {}).get("name")
         return {"type": "function", "function": {"name": name}}
     if given.get("type") == "allowed_tools" and given.get("mode") in ("auto", "required"):
-        return given["mode"]
+        tools = given.get("tools")
+        if isinstance(tools, list) and tools and all(isinstance(x, dict) for x in tools):
+            allowed = {"mode": given["mode"], "tools": tools}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
     raise RequestError(
-        400, "tool_choice must be none, auto, required, or a function", field="tool_choice"
-    )
+        400, "tool_choice must be none, auto, required, a function, or allowed tools",
+        field="tool_choice",
+    )  # fmt: skip
 
 
 def _arguments(given: ResponsesRequest, exchange: Exchange) -> dict[str, Any]:
@@ -495,6 +500,42 @@ async def one_response(exchange: Exchange) -> Response:
     return as_json(exchange.service.answers.find(name, exchange.key).answer)
 
 
+async def input_items(exchange: Exchange) -> Response:
+    """List the items that an answer which is kept was made from, the newest first."""
+    name, query = exchange.request.path_params["name"], exchange.request.query_params
+    kept = exchange.service.answers.find(name, exchange.key)
+    items = kept.items[: len(kept.items) - len(kept.answer["output"])]
+    found = [_listed(x, f"{name.removeprefix('resp_')}{i:04}") for i, x in enumerate(items)]
+    if query.get("order", "desc") != "asc":
+        found.reverse()
+    try:
+        most = int(query.get("limit", "20"))
+    except ValueError:
+        most = 0
+    if not 1 <= most <= 100:
+        raise RequestError(400, "limit: must be a whole number, 1 to 100", field="limit")
+    after = query.get("after")
+    first = next((i + 1 for i, x in enumerate(found) if x["id"] == after), 0)
+    some = found[first : first + most]
+    return as_json({
+        "object": "list", "data": some, "has_more": first + most < len(found),
+        "first_id": some[0]["id"] if some else None, "last_id": some[-1]["id"] if some else None,
+    })  # fmt: skip
+
+
+def _listed(item: dict[str, Any], number: str) -> dict[str, Any]:
+    """An item with an id, and the content of a message as parts."""
+    kind = item.get("type", "message")
+    prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}.get(kind, "item")
+    found = {"type": kind, "status": "completed", "id": f"{prefix}_{number}", **item}
+    content = found.get("content")
+    if kind == "message" and isinstance(content, str):
+        said = item.get("role") == "assistant"
+        found["content"] = [_output(content, []) if said else
+                            {"type": "input_text", "text": content}]  # fmt: skip
+    return found
+
+
 async def delete_response(exchange: Exchange) -> Response:
     """Forget an answer that is kept."""
     name = exchange.request.path_params["name"]
@@ -518,4 +559,5 @@ ENDPOINTS: Final = (
     ),
     Endpoint("/v1/responses/{name}", one_response, method="GET"),
     Endpoint("/v1/responses/{name}", delete_response, method="DELETE"),
+    Endpoint("/v1/responses/{name}/input_items", input_items, method="GET"),
 )

@@ -18,6 +18,7 @@ __all__ = [
     "ALIASES",
     "FORMS",
     "OTHERS",
+    "AllowedFunctions",
     "AnthropicChoice",
     "AnthropicCount",
     "AnthropicMessage",
@@ -183,6 +184,11 @@ class StructuredOutputs(Struct):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: None = None  # not built
+    whitespace_pattern: None = None
+    disable_any_whitespace: bool | None = None  # JSON is written on one line
+    disable_additional_properties: bool | None = None
+    disable_fallback: bool | None = None
 
 
 class Sampling(ModelRequest, kw_only=True):
@@ -260,6 +266,19 @@ class Sampling(ModelRequest, kw_only=True):
     structured_outputs: Annotated[
         StructuredOutputs | None, about("vLLM's object with json, regex, choice or grammar")
     ] = None
+    include_stop: Annotated[bool, about("the stop text that ends the answer is part of it")] = False
+    show_special: Annotated[bool, about("names of control tokens are part of the text")] = False
+    skip_special_tokens: Annotated[bool, about("false: the same as `show_special`")] = True
+    allowed_ids: Annotated[
+        Annotated[list[_Token], Meta(min_length=1, max_length=1 << 20)] | None,
+        about("the answer has no other tokens; only if one that ends it is among them, it can end "
+              "by itself"),
+    ] = None  # fmt: skip
+    bad_words: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=1024)]
+        | None,
+        about("texts that the answer does not have, also not within longer words"),
+    ] = None
 
 
 class Generation(Sampling, kw_only=True):
@@ -274,6 +293,19 @@ class Generation(Sampling, kw_only=True):
     return_token_ids: Annotated[
         bool, about("each choice has its `token_ids`, and the answer the `prompt_token_ids`")
     ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool, about("tokens are called `token_id:5` in `logprobs`")
+    ] = False
+    prompt_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=BEST)] | None,
+        about("tell of each token of the prompt how probable it was, with so many of the most "
+              "probable ones in its place; the answer cannot be a stream"),
+    ] = None  # fmt: skip
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about("of a longer prompt the last so many tokens are taken; -1: as many as fit beside the "
+              "answer; 0: all, as without it"),
+    ] = None  # fmt: skip
     timings_per_token: Annotated[
         bool, about("the answer and each event with tokens have llama-server's `timings`")
     ] = False
@@ -301,7 +333,12 @@ class Completion(Generation, kw_only=True):
     ] = 16
     best_of: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None,
-        about("must be equal to `n`"),
+        about("so many answers are made, and the `n` whose tokens are the most probable ones on "
+              "average are given; more than `n` only without `stream`"),
+    ] = None  # fmt: skip
+    add_special_tokens: Annotated[bool, about("false: no BOS or EOS is put around a text")] = True
+    response_format: Annotated[
+        ResponseFormat | None, about("text, json_object, or json_schema with a schema")
     ] = None
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=BEST)] | None,
@@ -400,11 +437,19 @@ class ChosenFunction(Struct):
     name: str
 
 
-class FunctionChoice(Struct):
-    """The function that must be called."""
+class AllowedFunctions(Struct):
+    """The functions that may be called, or one of which must be."""
 
-    function: ChosenFunction
-    type: Literal["function"] = "function"
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+
+
+class FunctionChoice(Struct):
+    """The function that must be called, or those that may be."""
+
+    function: ChosenFunction | None = None
+    allowed_tools: AllowedFunctions | None = None
+    type: Literal["function", "allowed_tools"] = "function"
 
 
 class Chat(Generation, kw_only=True):
@@ -465,6 +510,10 @@ class Embeddings(ModelRequest, kw_only=True):
     input: Annotated[
         Raw, about("a text, a list of tokens, or up to 2,048 of these (`--max-inputs`)")
     ]
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about("a longer text is cut to so many tokens; -1: to what the model takes"),
+    ] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
         about("the vector is cut to its first so many numbers, and scaled to length 1 again"),
@@ -947,7 +996,11 @@ class OllamaBase(ModelRequest, kw_only=True):
     options: Annotated[OllamaOptions | None, about("num_predict, temperature, ...")] = None
     think: Annotated[_Think | None, about("whether the model thinks")] = None
     keep_alive: Annotated[Any, about("has no effect: the service keeps its models")] = None
-    logprobs: Annotated[Literal[False] | None, about("not built here")] = None
+    logprobs: Annotated[bool | None, about("tell each token's probability")] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=BEST)] | None,
+        about("so many of the most probable tokens beside each one"),
+    ] = None
 
 
 class OllamaGenerate(OllamaBase, kw_only=True):
@@ -996,7 +1049,9 @@ class OllamaMessage(Struct):
 class OllamaChat(OllamaBase, kw_only=True):
     """`/api/chat`: a conversation to continue, in Ollama's form."""
 
-    messages: Annotated[list[OllamaMessage], about("as of a chat; texts alone", min_length=1)]
+    messages: Annotated[
+        list[OllamaMessage], about("as of a chat; texts alone; none loads the model")
+    ] = []
     tools: Annotated[list[FunctionTool] | None, about("functions")] = None
 
 
@@ -1048,6 +1103,9 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "nsigma": ("top_n_sigma",),
     "dry_penalty_last_n": ("dry_range",),
     "dry_sequence_breakers": ("dry_breakers",),
+    "include_stop_str_in_output": ("include_stop",),
+    "allowed_token_ids": ("allowed_ids",),
+    "truncate_prompt_tokens": ("truncate_prompt",),
     "guided_json": ("json_schema",),
     "guided_regex": ("regex",),
     "guided_choice": ("choice",),
@@ -1168,12 +1226,27 @@ OTHERS: Final = (
         (False,),
     ),
     Other(
-        ("skip_special_tokens", "spaces_between_special_tokens"),
+        ("skip_special_tokens",),
         "special tokens are never part of the text",
         (True,),
     ),
     Other(
-        ("add_special_tokens",), "the special tokens that the model needs are always added", (True,)
+        ("add_special_tokens",),
+        "the special tokens that the model needs are always added",
+        (True, False),
+    ),
+    Other(
+        ("guided_whitespace_pattern", "structural_tag", "logprob_token_ids"),
+        "there is no such thing here",
+    ),
+    Other(
+        (
+            "guided_decoding_backend",
+            "guided_decoding_disable_fallback",
+            "spaces_between_special_tokens",
+        ),
+        "changes how an answer is made, not what it is",
+        None,
     ),
     Other(
         ("truncate_prompt_tokens",), "prompts that are too long are refused, and not cut", (0, -1)

@@ -24,14 +24,15 @@ def timings_of(choice: Choice) -> dict[str, Any]:
     clock = choice.clock
     cached = choice.cached
     tokens = max(0, choice.prompt_tokens - cached)
-    return _told(cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1))
+    found = _told(cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1))
+    return found | _drafts((choice,))
 
 
 def sum_of_timings(choices: Sequence[Choice]) -> dict[str, Any]:
     """The times of several answers together; a prompt of several answers counts once."""
     prompts = {x.group: x for x in reversed(choices)}.values()
     made = sum(x.made for x in choices)
-    return _told(
+    found = _told(
         sum(x.cached for x in prompts),
         sum(max(0, x.prompt_tokens - x.cached) for x in prompts),
         max((x.clock.prompt for x in choices), default=0.0),
@@ -39,6 +40,15 @@ def sum_of_timings(choices: Sequence[Choice]) -> dict[str, Any]:
         max((x.clock.answer for x in choices), default=0.0),
         sum(max(0, x.made - 1) for x in choices),
     )
+    return found | _drafts(choices)
+
+
+def _drafts(choices: Sequence[Choice]) -> dict[str, Any]:
+    """How many tokens were guessed, and how many of them rightly; nothing if none was."""
+    streams = [x.tokens for x in choices if x.tokens is not None]
+    drafted = sum(x.drafted_tokens for x in streams)
+    accepted = sum(x.accepted_tokens for x in streams)
+    return {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
 
 
 def _told(

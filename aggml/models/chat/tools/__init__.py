@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from aggml.models.chat.tools.command import Command
-from aggml.models.chat.tools.deepseek import DeepSeek
 from aggml.models.chat.tools.format import ToolFormat
 from aggml.models.chat.tools.functionary import Functionary
 from aggml.models.chat.tools.gemma import FunctionGemma, Gemma4
@@ -17,12 +16,12 @@ from aggml.models.chat.tools.granite import Granite
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.chat.tools.hunyuan import Hunyuan
-from aggml.models.chat.tools.kimi import Kimi
 from aggml.models.chat.tools.llama import Llama
 from aggml.models.chat.tools.mistral import Mistral, MistralArgs
 from aggml.models.chat.tools.nemotron import Nemotron
 from aggml.models.chat.tools.phi4 import Phi4
 from aggml.models.chat.tools.pythonic import LFM2, Llama4
+from aggml.models.chat.tools.sectioned import DeepSeek, Kimi
 from aggml.models.chat.tools.tagged import GLM, DeepSeekMarkup, MiniMax, QwenCoder, SeedOss
 from aggml.models.chat.tools.xlam import Xlam
 

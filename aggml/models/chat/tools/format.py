@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aggml.models.chat.asking import Tool
 
-__all__ = ["JsonFormat", "ToolFormat", "call_of", "marked", "sectioned", "typed"]
+__all__ = ["JsonFormat", "ToolFormat", "call_of", "marked", "typed"]
 
 
 FENCE: Final = "```json"
@@ -237,20 +237,6 @@ def _bare_calls(tools: Sequence[Tool], *, several: bool) -> list[str]:
     rules += [f"bare_one: {' | '.join(calls['BARE'])}", f"bare_more: {' | '.join(calls['MORE'])}"]
     rules.append("bare: bare_one bare_more*" if several else "bare: bare_one")
     return rules
-
-
-def sectioned(calls: Sequence[str], begin: str, end: str, *, several: bool) -> tuple[str, str]:
-    """The rules of Lark for calls within a section.
-
-    Args:
-        calls: in Lark, one of each function.
-        begin: the mark of the section, in Lark.
-        end: the mark after it.
-        several: whether there may be several calls.
-    """
-    one = " | ".join(f"call_{i}" for i in range(len(calls)))
-    right = f"{begin} ({one}){'+' if several else ''} {end}"
-    return right, "\n".join(f"call_{i}: {x}" for i, x in enumerate(calls))
 
 
 def marked(text: str, at: int, marks: Sequence[str], *, final: bool) -> int | None:
