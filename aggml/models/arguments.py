@@ -77,6 +77,7 @@ def number(
             wanted = f"{begin} {most:g}"
         else:
             wanted = "not negative" if least == 0 else f"at least {least:g}"
+            wanted = f"above {least:g}" if above else wanted
         raise InvalidArgument(f"[{place}] {name} is {found:g}, must be {wanted}")
     return found
 

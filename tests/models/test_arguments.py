@@ -131,6 +131,8 @@ async def test_odd_options_of_generate(model: Model, name: str) -> None:
         ("temperature", "0.5", "temperature is '0.5', expected a number"),
         ("top_p", 5, r"top_p is 5, must be above 0 and at most 1"),
         ("top_p", 0, r"top_p is 0, must be above 0 and at most 1"),
+        ("repetition_penalty", 0, "repetition_penalty is 0, must be above 0"),
+        ("repetition_penalty", -1, "repetition_penalty is -1, must be above 0"),
         ("min_p", 1.5, r"min_p is 1.5, must be within 0 and 1"),
         ("max_tokens", 2.5, r"max_tokens is 2.5 \(float\), expected a whole number"),
         ("top_k", -3, "top_k is -3"),

@@ -127,6 +127,7 @@ class TextRequest:
     staged: int | None = None  # the first of its shared rows while the prompt is processed
     in_place: bool = False  # it has no shared rows: it is processed in its slot
     alone: bool = False  # no other prompt is in a chunk with its prompt
+    checkpoints: list[int] | None = None  # where states are stored in its prompt; None: undecided
     keeps: bool = True  # whether its keys and values may be used by later requests
     preempted: int = 0  # how often
     snapshot: Snapshot | None = None  # of its slot, while it is preempted
@@ -258,6 +259,7 @@ class TextRequest:
         """Note that all its tokens have to be processed again."""
         self.computed = self.cached = 0
         self.staged, self.in_place = None, False
+        self.checkpoints = None
 
     def take(self, token: int, best: Best | None, row: int) -> int:
         """Append the next token, unless it ends the answer; returns how many tokens were added.
