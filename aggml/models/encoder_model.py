@@ -324,7 +324,10 @@ class EncoderModel(Model):
             every = await self._results(what, sequences, "tokens", priority, deadline)
             return cast("F32", [x[:, :dimensions] for x in every])
         vectors = await self._results(what, sequences, "pooled", priority, deadline)
-        found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
+        if len(vectors) == 1:  # what `stack` does, with a tenth of its calls
+            found = vectors[0][None].copy()
+        else:
+            found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
         found = found[:, :dimensions]
         return _unit(found) if normalize else found
 
@@ -345,7 +348,7 @@ class EncoderModel(Model):
     async def _compute(self, texts: list[_Text]) -> list[F32]:
         """The results of a batch."""
         first = texts[0].kind
-        if all(text.kind == first for text in texts):
+        if len(texts) == 1 or all(text.kind == first for text in texts):
             return await self._encoder.compute([text.ids for text in texts], first)
         found: list[Any] = [None] * len(texts)
         kinds: dict[Kind, list[int]] = {}
@@ -444,4 +447,5 @@ def _unit(vectors: F32) -> F32:
     """Vectors of length 1."""
     # What np.linalg.norm computes, without its questions, which take 10 us even for one vector.
     length = np.sqrt(np.add.reduce(vectors * vectors, axis=1, keepdims=True))
-    return cast("F32", vectors / np.maximum(length, np.float32(1e-12)))
+    found: F32 = vectors / np.maximum(length, np.float32(1e-12))
+    return found
