@@ -23,7 +23,14 @@ import numpy as np
 import aggml
 from aggml.models.decoder.batch import CHAINED, Batch, Best
 from aggml.models.engine import policy, steps
-from aggml.models.engine.requests import BEST, Counters, PageUsage, choose_tokens, draws_of
+from aggml.models.engine.requests import (
+    BEST,
+    Counters,
+    PageUsage,
+    choose_tokens,
+    draws_of,
+    view_of,
+)
 from aggml.models.errors import (
     DeadlineError,
     EngineError,
@@ -875,12 +882,7 @@ class Engine:
     # -- who runs
 
     def _candidate(self, one: TextRequest) -> policy.RequestView:
-        shares = self._shares
-        return policy.RequestView(
-            one.number, one.priority, shares.since(one.standing, one.queued), self._need(one),
-            max(1, one.limit - one.computed), one.caller,
-            shares.served(one.caller), one.waited, one.computed,
-        )  # fmt: skip
+        return view_of(one, self._shares, self._need(one))
 
     def _decide(self) -> policy.Decision:
         waiting = [x for x in self._waiting if not x.over]

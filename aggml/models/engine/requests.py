@@ -16,7 +16,7 @@ import numpy as np
 from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
-from aggml.models.engine.policy import AGING
+from aggml.models.engine.policy import AGING, RequestView
 from aggml.models.errors import GrammarError
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from aggml.models.engine.agreement import DraftAgreement
     from aggml.models.engine.constraints import Constraint
     from aggml.models.engine.lookup import Lookup
+    from aggml.models.engine.policy import Shares
     from aggml.models.kv.snapshots import Snapshot
 
 __all__ = [
     "Counters", "PageUsage", "PlacedPicture", "Result", "TextRequest", "caller", "choose_tokens",
-    "draws_of",
+    "draws_of", "view_of",
 ]  # fmt: skip
 
 FinishReason = Literal["stop", "length"]
@@ -344,6 +345,21 @@ class Counters:
     accepted_tokens: int = 0  # of these: tokens of answers that needed no step of their own
     waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
     stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
+
+
+def view_of(one: TextRequest, shares: Shares, pages: int) -> RequestView:
+    """A request as the policy sees it.
+
+    Args:
+        one: the request.
+        shares: what each caller got.
+        pages: that it takes until its end.
+    """
+    return RequestView(
+        one.number, one.priority, shares.since(one.standing, one.queued), pages,
+        max(1, one.limit - one.computed), one.caller, shares.served(one.caller), one.waited,
+        one.computed,
+    )  # fmt: skip
 
 
 def draws_of(
