@@ -447,5 +447,4 @@ def _unit(vectors: F32) -> F32:
     """Vectors of length 1."""
     # What np.linalg.norm computes, without its questions, which take 10 us even for one vector.
     length = np.sqrt(np.add.reduce(vectors * vectors, axis=1, keepdims=True))
-    found: F32 = vectors / np.maximum(length, np.float32(1e-12))
-    return found
+    return cast("F32", vectors / np.maximum(length, np.float32(1e-12)))
