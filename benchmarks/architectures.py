@@ -26,7 +26,7 @@ import aggml
 from aggml.models import convert
 from benchmarks import sized_models
 from benchmarks.generation import CTX, Peer
-from benchmarks.models import load_decoder, open_model
+from benchmarks.models import best_tokens, load_decoder, open_model
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
 WIDER: Final = 16
@@ -101,11 +101,7 @@ async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]
             at = PROMPT
             for _ in range(TURNS):
                 start = time.perf_counter()
-                ahead = await model.follow([at], ids[:1])
-                for i in range(1, STEPS):
-                    step, ahead = ahead, await model.follow([at + i])
-                    await step
-                await ahead
+                await best_tokens(model, ids[:1], at, STEPS)
                 noted("decode", 0, time.perf_counter() - start)
                 noted("decode", 1, peer.call("steps", [[x] for x in ids[:STEPS]]))
                 at += STEPS

@@ -1,8 +1,8 @@
-"""Tokens per second of examples/generate.py's model, compared with peers on the same files.
+"""Tokens per second of a decoder, compared with peers on the same files.
 
 A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together (tg128
-x 8), in turns of a few steps. Our steps are those of examples/generate.py at temperature 0: each
-step takes the best token and feeds it to the next step. llama.cpp is fed random tokens and chooses
+x 8), in turns of a few steps. Our steps are those of the engine at temperature 0: each step takes
+the best token and feeds it to the next step. llama.cpp is fed random tokens and chooses
 none. Not here: the files (model_files.py), how peers are driven (llamacpp.py, ik_llamacpp.py),
 files with mixtures of types (files.py).
 """
@@ -18,7 +18,7 @@ import numpy as np
 import aggml
 from benchmarks import model_files
 from benchmarks.child import Child, ChildError
-from benchmarks.models import Decoder, load_decoder, open_model
+from benchmarks.models import Decoder, best_tokens, load_decoder, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, median, progress
 
@@ -138,16 +138,6 @@ class Peer:
             self.child = None
 
 
-async def _generate(model: Decoder, ids: list[int], first: int, steps: int) -> list[int]:
-    """Take the best token ``steps`` times; while one step is awaited, the next is queued."""
-    ahead = await model.follow([first] * len(ids), ids)
-    for at in range(first + 1, first + steps):
-        step, ahead = ahead, await model.follow([at] * len(ids))
-        await step
-    found: list[int] = (await ahead).tolist()
-    return found
-
-
 @dataclass
 class _Spans:
     """Seconds of aggml and of the peers, and the machine's limits measured meanwhile."""
@@ -211,7 +201,7 @@ class Measurement:
         found = _Spans()
         steps = 2 * SLICE if self.quick else STEPS
         ids = np.random.default_rng(n).integers(0, self.case.shape.vocabulary, (steps, n)).tolist()
-        await _generate(model, ids[0], 0, 1)  # builds the graph
+        await best_tokens(model, ids[0], 0, 1)  # builds the graph
         for peer in self.peers.values():
             peer.call("begin")
         last = ids[0]
@@ -219,7 +209,7 @@ class Measurement:
             found.roofs.setdefault("read", []).append(self.roofline.read())
             some = ids[at : at + SLICE]
             start = time.perf_counter()
-            last = await _generate(model, last, at, len(some))
+            last = await best_tokens(model, last, at, len(some))
             found.ours.append(time.perf_counter() - start)
             self._ask(found, "steps", some)
         return found

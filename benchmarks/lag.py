@@ -20,7 +20,7 @@ import numpy as np
 
 import aggml
 from benchmarks import model_files
-from benchmarks.models import Sampler, embed, generating, load_decoder, open_model
+from benchmarks.models import embed, load_decoder, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row
 
@@ -101,16 +101,22 @@ async def _generating(seconds: float) -> embed.Lag | None:
     except MissingPeerError:
         return None
     prompt = np.random.default_rng(0).integers(0, model_files.LARGE.vocabulary, 300).tolist()
-    async with aggml.get_device("CPU").backend() as backend:
-        with await open_model(path) as file:
-            model = await load_decoder(backend, file, ctx=512, sequences=8)
-        await model.prefill(0, prompt[:1])  # reads the weights from the file
+    async with await aggml.models.load(path, ctx=512, slots=8) as model:
+
+        async def one(seed: int) -> None:
+            stream = model.generate(
+                prompt, max_tokens=100, temperature=0.8, seed=seed, stop_ids=()
+            )  # fmt: skip
+            async for _ in stream:
+                pass
+
+        await model.logits(prompt[:1])  # reads the weights from the file
         async with embed.measured_lag() as lag:
             with anyio.move_on_after(seconds):
                 while True:
-                    samplers = [Sampler(seed=i) for i in range(8)]
-                    async for _ in generating.generate(model, prompt, samplers, n_predict=100):
-                        pass
+                    async with anyio.create_task_group() as tasks:
+                        for seed in range(8):
+                            tasks.start_soon(one, seed)
     return lag
 
 

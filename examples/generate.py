@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,14 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 import aggml
-from aggml.models import ModelError
-from aggml.models.decoder import Sampler, Timing, generate
-from aggml.models.loading import load_decoder
-from aggml.models.tokenizers import Vocabulary, VocabularyError, open_vocabulary
-from aggml.models.weights import open_model
+from aggml.models import ModelError, TextModel
+from aggml.models.tokenizers import Vocabulary, VocabularyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+@dataclass
+class Timing:
+    """Seconds until the first token, and from there to the last one, with the tokens made then."""
+
+    prompt: float = 0.0
+    steps: float = 0.0
+    tokens: int = 0
 
 
 @dataclass
@@ -51,63 +58,64 @@ def _rate(n: int, seconds: float) -> float:
     return n / seconds if seconds > 0 else 0.0
 
 
-class _Printer:
-    """Shows the text of a single sequence as it comes."""
-
-    def __init__(self, vocabulary: Vocabulary | None) -> None:
-        self._token: int | None = None
-        self._vocabulary = vocabulary
-        self._texts = iter(()) if vocabulary is None else vocabulary.stream(iter(self._next, None))
-
-    def _next(self) -> int | None:
-        token, self._token = self._token, None
-        return token
-
-    def show(self, token: int) -> None:
-        self._token = token
-        text = f"{token} " if self._vocabulary is None else next(self._texts)
-        print(text, end="", flush=True)
-
-    def end(self) -> None:
-        print("".join(self._texts))
-
-
 async def run(given: argparse.Namespace) -> Result:
     """Carry out the command line."""
-    with await open_model(given.model) as file:
-        vocabulary = open_vocabulary(file.metadata)
+    device = aggml.get_device(given.device)
+    async with (
+        device.backend(n_threads=given.threads) as backend,
+        await aggml.models.load(
+            given.model, backend, ctx=given.ctx, slots=given.parallel, progress=_progress
+        ) as model,
+    ):
+        if not isinstance(model, TextModel):
+            raise ModelError(f"a model of the architecture {model.architecture} makes no text")
+        try:
+            vocabulary = model.tokenizer
+        except ModelError:  # then the prompt has to be token ids
+            vocabulary = None
         prompt = _prompt_ids(given, vocabulary)
-        device = aggml.get_device(given.device)
-        async with device.backend(n_threads=given.threads) as backend:
-            model = await load_decoder(
-                backend, file, ctx=given.ctx, sequences=given.parallel, progress=_progress
+        if len(prompt) + given.n_predict > model.ctx:
+            raise ModelError(
+                f"{len(prompt)} tokens of prompt and {given.n_predict} more do not fit a "
+                f"context of {model.ctx}: give --ctx or a smaller --n-predict"
             )
-            if len(prompt) + given.n_predict > model.ctx:
-                raise ModelError(
-                    f"{len(prompt)} tokens of prompt and {given.n_predict} more do not fit a "
-                    f"context of {model.ctx}: give --ctx or a smaller --n-predict"
-                )
-            unknown = [x for x in prompt if not 0 <= x < model.vocabulary]
-            if unknown:
-                raise ModelError(f"{unknown[0]} is no token of {model.vocabulary}")
-            result = Result(prompt, [[] for _ in range(given.parallel)], vocabulary)
-            ends = frozenset() if given.ignore_eos or vocabulary is None else vocabulary.ends
-            samplers = [
-                Sampler(given.temperature, given.top_k, given.top_p, _seed(given.seed, i))
-                for i in range(given.parallel)
-            ]
-            printer = _Printer(vocabulary) if given.parallel == 1 and not given.json else None
-            async for tokens in generate(
-                model, prompt, samplers,
-                n_predict=given.n_predict, ends=ends, timing=result.timing,
-            ):  # fmt: skip
-                for ids, token in zip(result.ids, tokens, strict=True):
-                    if token is not None:
-                        ids.append(token)
-                if printer is not None and tokens[0] is not None:
-                    printer.show(tokens[0])
-            if printer is not None:
-                printer.end()
+        unknown = [x for x in prompt if not 0 <= x < model.vocabulary_size]
+        if unknown:
+            raise ModelError(f"{unknown[0]} is no token of {model.vocabulary_size}")
+        result = Result(prompt, [[] for _ in range(given.parallel)], vocabulary)
+        shown = given.parallel == 1 and not given.json
+        begin = time.perf_counter()
+
+        streams = [
+            model.generate(
+                prompt, max_tokens=given.n_predict, temperature=given.temperature,
+                top_k=given.top_k, top_p=given.top_p, seed=_seed(given.seed, i),
+                stop_ids=() if given.ignore_eos else None,
+            )
+            for i in range(given.parallel)
+        ]  # fmt: skip
+
+        async def one(i: int) -> None:
+            async for token in streams[i]:
+                now, timing = time.perf_counter() - begin, result.timing
+                if not timing.prompt:
+                    timing.prompt = now
+                elif result.ids[i]:
+                    timing.tokens += 1
+                timing.steps = now - timing.prompt
+                result.ids[i].append(token.id)
+                if shown:
+                    text = f"{token.id} " if vocabulary is None else token.text
+                    print(text, end="", flush=True)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for i in range(given.parallel):
+                    tasks.start_soon(one, i)
+        except ExceptionGroup as errors:  # all of them have the same prompt, and the same error
+            raise errors.exceptions[0] from None
+        if shown:
+            print()
     return result
 
 

@@ -324,7 +324,10 @@ class EncoderModel(Model):
             every = await self._results(what, sequences, "tokens", priority, deadline)
             return cast("F32", [x[:, :dimensions] for x in every])
         vectors = await self._results(what, sequences, "pooled", priority, deadline)
-        found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
+        if len(vectors) == 1:  # what `stack` does, with a tenth of its calls
+            found = vectors[0][None].copy()
+        else:
+            found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
         found = found[:, :dimensions]
         return _unit(found) if normalize else found
 
@@ -345,7 +348,7 @@ class EncoderModel(Model):
     async def _compute(self, texts: list[_Text]) -> list[F32]:
         """The results of a batch."""
         first = texts[0].kind
-        if all(text.kind == first for text in texts):
+        if len(texts) == 1 or all(text.kind == first for text in texts):
             return await self._encoder.compute([text.ids for text in texts], first)
         found: list[Any] = [None] * len(texts)
         kinds: dict[Kind, list[int]] = {}

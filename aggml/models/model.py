@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterable,
-        Generator,
         Iterable,
         Mapping,
         Sequence,
@@ -307,16 +305,9 @@ class Model(ABC):
                 f"[{what}] the model belongs to the parent process of a fork: load it in this one"
             )
 
-    @contextmanager
-    def _open(self, what: str) -> Generator[None]:
+    def _open(self, what: str) -> _OpenBlock:
         """A block that uses the model; if closing the model ends it, its error says so."""
-        self._check_open(what)
-        try:
-            yield
-        except AggmlError as error:
-            if self._closed:
-                raise closed_error(what) from error
-            raise
+        return _OpenBlock(self, what)
 
     def _prompted(self, what: str, texts: Sequence[str], prompt: str | None) -> list[str]:
         """Texts with a prompt of the folder before each.
@@ -340,3 +331,20 @@ class Model(ABC):
         if sum(map(len, texts)) <= LONG_TEXT:
             return [words.encode_prompt(text) for text in texts]
         return await anyio.to_thread.run_sync(lambda: [words.encode_prompt(text) for text in texts])
+
+
+class _OpenBlock:
+    """See `Model._open`. It is entered for each token, so it is no generator, which takes 2 us."""
+
+    __slots__ = ("_model", "_what")
+
+    def __init__(self, model: Model, what: str) -> None:
+        self._model = model
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._model._check_open(self._what)
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, AggmlError) and self._model._closed:
+            raise closed_error(self._what) from error

@@ -10,13 +10,18 @@ here: models that are computed as a whole (`aggml.models.load`).
 from __future__ import annotations
 
 from aggml.models.chat.template import sources_of
-from aggml.models.decoder.batch import Batch, Group, check
-from aggml.models.decoder.decoder import CHUNK, F32, Best, Decoder
-from aggml.models.decoder.drawing import Draws
-from aggml.models.decoder.sampling import check_drawable
+from aggml.models.decoder.batch import Batch, Best, Group, check
+from aggml.models.decoder.decoder import CHUNK, F32, Decoder
 from aggml.models.description import Description, Layer
 from aggml.models.dividing import SHARE
-from aggml.models.engine.requests import Counters, PageUsage, TextRequest, choose_tokens
+from aggml.models.engine.policy import AGING, Shares, admit
+from aggml.models.engine.requests import (
+    Counters,
+    PageUsage,
+    TextRequest,
+    choose_tokens,
+    view_of,
+)
 from aggml.models.kv.rows import rounded
 from aggml.models.lifetime import Lifetime
 from aggml.models.loading import LONGEST, described, load_decoder
@@ -25,10 +30,10 @@ from aggml.models.tokenizers import Vocabulary, open_vocabulary
 from aggml.models.weights import ModelFile, open_model
 
 __all__ = [
-    "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Counters", "Decoder", "Description",
-    "Draws", "Group", "Layer", "Lifetime", "ModelFile", "PageUsage", "TextModel", "TextRequest",
-    "Vocabulary", "check", "check_drawable", "choose_tokens", "described", "load_decoder",
-    "open_model", "open_vocabulary", "rounded", "sources_of",
+    "AGING", "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Counters", "Decoder",
+    "Description", "Group", "Layer", "Lifetime", "ModelFile", "PageUsage", "Shares", "TextModel",
+    "TextRequest", "Vocabulary", "admit", "check", "choose_tokens", "described", "load_decoder",
+    "open_model", "open_vocabulary", "rounded", "sources_of", "view_of",
 ]  # fmt: skip
 
 

@@ -943,8 +943,8 @@ class TextModel(Model):
                 raise InvalidArgument(f"[{what}] there must be at least one token")
             if len(ids) > self.ctx:
                 raise TooLongError(
-                    f"{len(ids)} tokens do not fit into a context of {self.ctx}: load with a "
-                    "larger ctx", what, len(ids), self.ctx,
+                    f"[{what}] {len(ids)} tokens do not fit into a context of {self.ctx}: load "
+                    "with a larger ctx", what, len(ids), self.ctx,
                 )  # fmt: skip
         engine = self.engine
         found: list[F32] = []

@@ -364,7 +364,8 @@ class TokenStream(AsyncGenerator[Token, None]):
         n = len(ids) + len(self.made)
         if n > model.ctx:
             raise TooLongError(
-                f"{n} tokens do not fit into a context of {model.ctx}: load with a larger ctx",
+                f"[{PLACE}] {n} tokens do not fit into a context of {model.ctx}: load with a "
+                "larger ctx",
                 "prompt", n, model.ctx,
             )  # fmt: skip
         most = min(options.max_tokens - len(self.made), model.ctx - n + 1)

@@ -9,27 +9,26 @@ stages (stages.py), which slots share a step (dispatch.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from aggml import InvalidState
 from aggml.models import ModelError
-from aggml.models.stages import CHUNK, Best, Lifetime, check, check_drawable, rounded
+from aggml.models.stages import CHUNK, Best, Lifetime, check, rounded
 from aggml.ray.dispatch import Dispatcher, ResultForm
-from aggml.ray.errors import LOST, StageLost
-from aggml.ray.futures import result
+from aggml.ray.errors import StageLost
 from aggml.ray.step import Ask
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from aggml.models.stages import F32, Description, Draws
+    from aggml.models.stages import F32, Description
     from aggml.ray.stages import Stages
 
-__all__ = ["Following", "PipelineDecoder"]
+__all__ = ["PipelineDecoder"]
 
 TRIES: Final = 5  # after so many losses of stages during one step, the caller gets StageLost
 CHEAP: Final = ResultForm(best=1)  # for steps whose results nobody needs
@@ -73,8 +72,6 @@ class PipelineDecoder:
         micro_batches: the most steps under way.
     """
 
-    draws: ClassVar[bool] = False
-
     def __init__(
         self,
         stages: Stages,
@@ -92,7 +89,6 @@ class PipelineDecoder:
         self.stages = stages
         self._dispatcher = Dispatcher(stages, micro_batches)
         self._slots = [_Slot() for _ in range(sequences)]
-        self._followed: dict[int, Following] = {}  # first sequence: the last result of `follow`
         self.lifetime: Lifetime = Lifetime(self._forget)
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
@@ -130,45 +126,12 @@ class PipelineDecoder:
         found = await self._one_more(ids, positions, slot, ResultForm(best))
         return Best(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
-    async def follow(
-        self,
-        positions: Sequence[int],
-        ids: Sequence[int] | None = None,
-        slot: int = 0,
-        draws: Draws | None = None,
-    ) -> Following:
-        """As `aggml.models.decoder.Decoder.follow`, but the step begins when it is awaited.
-
-        It could not begin earlier: a token has to come back here before it can go to the first
-        stage. ``draws`` must be None.
-        """
-        assert draws is None
-        before = self._followed.get(slot) if ids is None else None
-        following = self._followed[slot] = Following(self, positions, ids, slot, before)
-        return following
-
-    def reusable(self, common: int, processed: int) -> int:
-        """0: a stage that was restarted has lost its caches, so each prompt is processed whole."""
-        return 0
-
     def close(self) -> None:
-        """Forget the last steps; the stages are closed by `PipelineModel.aclose`."""
+        """Do nothing more than note it: the stages are closed by `PipelineModel.aclose`."""
         self.lifetime.close()
 
     def _forget(self) -> None:
-        self._followed.clear()
-
-    async def share(self, n: int) -> None:
-        """Copy the first ``n`` positions of sequence 0 to all others."""
-        first = self._slots[0]
-        try:
-            for ref in [x.share.remote(first.epoch, n) for x in self.stages.actors]:
-                await result(ref)
-        except (StageLost, *LOST):
-            first.epoch = -1  # so that the tokens of all sequences go through the stages again
-        for slot in self._slots[1:]:
-            slot.begin_anew()
-            slot.epoch, slot.ids = first.epoch, first.ids[:n]
+        """Do nothing: there is no memory here."""
 
     def _check(self, ids: Sequence[int], start: int) -> None:
         check(ids, start, self.ctx, self.vocabulary, "pipeline")
@@ -251,44 +214,3 @@ class PipelineDecoder:
             for job in jobs:
                 self._slots[job.slot].begin_anew()
             raise
-
-
-class Following:
-    """One more token of some sequences; awaited, it gives the next ones, (sequences,) int32."""
-
-    def __init__(
-        self,
-        decoder: PipelineDecoder,
-        positions: Sequence[int],
-        ids: Sequence[int] | None,
-        slot: int,
-        before: Following | None,
-    ) -> None:
-        self._decoder = decoder
-        self._positions = positions
-        self._ids = ids
-        self._slot = slot
-        self._before = before
-        self._chosen: npt.NDArray[np.int32] | None = None
-
-    def __await__(self) -> Generator[Any, Any, npt.NDArray[np.int32]]:
-        return self._run().__await__()
-
-    async def _run(self) -> npt.NDArray[np.int32]:
-        if self._chosen is None:
-            ids = self._ids
-            if ids is None:
-                if self._before is None:
-                    raise InvalidState(
-                        "[pipeline] ids is None, but there is no step before this one to take "
-                        "them from: give the ids of the first step"
-                    )
-                ids = [int(x) for x in await self._before]
-                self._before = None
-            best = await self._decoder.decode_best(ids, self._positions, 1, self._slot)
-            check_drawable(best.logits)
-            self._chosen = best.ids[:, 0]
-        return self._chosen
-
-    def abort(self) -> None:
-        """Does nothing: a step that is not awaited has not begun."""

@@ -1,8 +1,9 @@
-"""Keeps all stages busy: several steps are under way, each with a share of the waiting slots.
+"""Keeps all stages busy: several steps are under way, each with a share of the slots that run.
 
-An ask is the tokens of one slot for a step. A step goes from stage to stage without coming back to
-the driver. Here: which asks go into one step, cancelling, waking. Not here: the connections
-(wire.py), asking again after a loss (decoder.py), the actors (stages.py).
+An ask is the tokens of one slot for a step. Here: which asks go into one step. The engine of one
+machine cannot do it: its steps have all sequences, and stand behind each other on one device. A
+pipeline needs as many steps at a time as stages, each with other sequences. Not here: who has a
+slot, which the policy decides (engine.py), connections (wire.py), losses (decoder.py).
 """
 
 from __future__ import annotations

@@ -220,10 +220,6 @@ class StageActor:
             self._busy += done - started
         return [np.asarray(x) for x in found]
 
-    async def share(self, epoch: int, n: int) -> None:
-        """Copy the first ``n`` positions of slot 0 to all others."""
-        await self._ready(epoch).share(n)
-
     async def close(self) -> None:
         """Close the connections and the backend."""
         await self._neighbours.close()

@@ -1,9 +1,8 @@
-"""models/decoder/generating.py and models/llama: compared with numpy, several sequences."""
+"""The steps of a llama compared with numpy; tokens of `generate` with draws on the host."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.decoder import Decoder, generating
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.kv.rows import mask_of
 from aggml.models.loading import load_decoder
@@ -19,8 +17,9 @@ from aggml.models.weights import open_model
 from examples import llama_files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
+
+    from aggml.models.decoder import Decoder
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PROMPT = [1, 40, 270, 281, 265, 277]
@@ -109,168 +108,34 @@ def test_mask_shows_what_came_before(positions: list[list[int]]) -> None:
     assert np.array_equal(mask_of(at, 256), wanted)
 
 
-async def collect(model: Decoder, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
-    return [x async for x in generating.generate(model, PROMPT, samplers, n_predict=n)]
+async def generated(path: Path, n: int, **options: Any) -> list[int]:
+    async with await aggml.models.load(path, ctx=300, slots=2) as model:
+        steps = model.generate(PROMPT, max_tokens=n, stop_ids=(), **options)
+        return [token.id async for token in steps]
 
 
 async def test_greedy_takes_the_best_of_numpy(files: dict[str, Path]) -> None:
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"])
-        ids = [x[0] for x in await collect(model, [Sampler(temperature=0)], 12)]
+    ids = await generated(files["llama"], 12)
     wanted = list(PROMPT)
     for token in ids:
         rows = llama_files.logits(wanted, "llama")[-1]
-        assert token is not None
         assert rows[token] > rows.max() - 2 * TOLERANCE * np.abs(rows).max()
         wanted.append(token)
 
 
-async def one_by_one(model: Decoder, logits: np.ndarray, first: int, n: int) -> list[list[int]]:
-    """The best tokens by numpy. Each token is read before the next step is queued."""
-    ids = [[int(x) for x in logits.argmax(-1)]]
-    for position in range(first, first + n - 1):
-        logits = await model.decode(ids[-1], [position] * len(logits))
-        ids.append([int(x) for x in logits.argmax(-1)])
-    return ids
-
-
-@pytest.mark.parametrize("sequences", [1, 3])
-async def test_greedy_steps_queued_ahead_take_the_same_tokens(
-    files: dict[str, Path], sequences: int
-) -> None:
-    """Also if attention, in the middle of it, needs a graph for more positions."""
-    prompt = np.random.default_rng(1).integers(3, 290, 250).tolist()
-    greedy = [Sampler(temperature=0)] * sequences
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences)
-        logits = np.repeat((await model.prefill(0, prompt))[None], sequences, 0)
-        await model.share(len(prompt))
-        wanted = await one_by_one(model, logits, len(prompt), 16)
-        steps = generating.generate(model, prompt, greedy, n_predict=16)
-        assert [x async for x in steps] == wanted
-    assert len({x for (x, *_) in wanted}) > 4
-
-
-async def test_sequences_follow_their_own_tokens_at_their_own_positions(
-    files: dict[str, Path],
-) -> None:
-    prompts = [PROMPT, [1, 290, 291], [1, 290, 263, 264, 280, 281, 282, 283]]
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=3)
-        wanted: list[list[int]] = []
-        for again in (False, True):
-            rows = [await model.prefill(slot, prompt) for slot, prompt in enumerate(prompts)]
-            ids = [int(row.argmax()) for row in rows]
-            at = np.array([len(prompt) for prompt in prompts])
-            if again:
-                steps = [await model.follow(at.tolist(), ids)]
-                steps += [await model.follow((at + i).tolist()) for i in range(1, 8)]
-                assert [x.tolist() for x in await aggml.gather(*steps)] == wanted
-            else:
-                for i in range(8):
-                    ids = (await model.decode(ids, (at + i).tolist())).argmax(-1).tolist()
-                    wanted.append(ids)
-    assert len({tuple(x) for x in zip(*wanted, strict=True)}) == 3
-
-
-async def test_the_step_ahead_of_an_end_harms_nobody(files: dict[str, Path]) -> None:
-    greedy = [Sampler(temperature=0)] * 2
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=2)
-        whole = await collect(model, greedy, 12)
-        tokens = [x[0] for x in whole]
-        end = next(i for i in range(2, 12) if tokens[i] not in tokens[:i])
-        ends = frozenset([tokens[end] or 0])
-        for _ in range(3):
-            steps = generating.generate(model, PROMPT, greedy, n_predict=12, ends=ends)
-            assert [x async for x in steps] == whole[:end]
-        assert await collect(model, greedy, 12) == whole
-
-
-async def test_sequences_end_at_different_times(files: dict[str, Path]) -> None:
-    def samplers() -> list[Sampler]:
-        return [Sampler(2.0, seed=i) for i in range(4)]
-
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=4)
-        whole = await collect(model, samplers(), 16)
-        columns = list(zip(*whole, strict=True))
-        ends = frozenset(column[3 * i] or 0 for i, column in enumerate(columns[1:], start=1))
-        steps = generating.generate(model, PROMPT, samplers(), n_predict=16, ends=ends)
-        got = [x async for x in steps]
-    first = [next((i for i, x in enumerate(c) if x in ends), 16) for c in columns]
-    assert len(set(first)) > 1
-    assert len(got) == max(first)
-    for i, tokens in enumerate(got):
-        assert tokens == [x if i < end else None for x, end in zip(whole[i], first, strict=True)]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_leaving_in_the_middle_leaves_the_model_usable(
-    files: dict[str, Path], temperature: float
-) -> None:
-    """By cancelling, and by closing the generator: queued work is aborted, and nobody waits."""
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=2)
-
-        def steps() -> AsyncGenerator[list[int | None]]:
-            samplers = [Sampler(temperature, seed=i) for i in (1, 2)]
-            return generating.generate(model, PROMPT, samplers, n_predict=24)
-
-        whole = [x async for x in steps()]
-        for seen in (1, 5):
-            with anyio.CancelScope() as scope:
-                async with contextlib.aclosing(steps()) as cancelled:
-                    for i in range(seen):
-                        assert await anext(cancelled) == whole[i]
-                    scope.cancel()
-                    await anext(cancelled)
-            assert scope.cancelled_caught
-            closed = steps()
-            assert [await anext(closed) for _ in range(seen)] == whole[:seen]
-            await closed.aclose()
-            assert [x async for x in steps()] == whole
-        await backend.synchronize()  # raises nothing: no failure is unseen
-
-
-async def test_a_full_context_is_told_after_the_last_token(files: dict[str, Path]) -> None:
-    prompt = np.random.default_rng(2).integers(3, 290, 506).tolist()
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"])
-        for temperature in (0.0, 1.0):
-            samplers = [Sampler(temperature, seed=1)]
-            steps = generating.generate(model, prompt, samplers, n_predict=20)
-            assert len([await anext(steps) for _ in range(7)]) == 7
-            with pytest.raises(ModelError, match="context of 512 tokens is full"):
-                await anext(steps)
-
-
 @pytest.mark.parametrize("top_k", [0, 8, 200])
 async def test_draws_are_those_of_all_logits(files: dict[str, Path], top_k: int) -> None:
-    """Whether the device preselects candidates or all logits are brought to the host."""
+    """The device draws as a sampler does that sees all logits on the host."""
+    got = await generated(files["llama"], 10, temperature=0.9, top_k=top_k, seed=7)
+    sampler = Sampler(0.9, top_k, seed=7)
+    wanted: list[int] = []
     async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=2)
-        got = await collect(model, [Sampler(0.9, top_k, seed=7), Sampler(temperature=0)], 10)
-        drawn, best = Sampler(0.9, top_k, seed=7), Sampler(temperature=0)
-        rows = np.repeat((await model.prefill(0, PROMPT))[None], 2, 0)
-        await model.share(len(PROMPT))
+        model = await load(backend, files["llama"])
+        row = await model.prefill(0, PROMPT)
         for i in range(10):
-            ids = [drawn(rows[0]), best(rows[1])]
-            assert got[i] == ids
-            rows = await model.decode(ids, [len(PROMPT) + i] * 2)
-
-
-async def test_parallel_sequences_draw_on_their_own_and_again_the_same(
-    files: dict[str, Path],
-) -> None:
-    async with aggml.get_device("CPU").backend() as backend:
-        model = await load(backend, files["llama"], sequences=3)
-        first, again = [
-            await collect(model, [Sampler(seed=i) for i in (1, 2, 1)], 16) for _ in range(2)
-        ]
-    assert first == again
-    one, two, three = zip(*first, strict=True)
-    assert one == three != two
+            wanted.append(sampler(row))
+            (row,) = await model.decode(wanted[-1:], [len(PROMPT) + i])
+    assert got == wanted
 
 
 async def test_cancelling_leaves_the_model_usable(files: dict[str, Path]) -> None:

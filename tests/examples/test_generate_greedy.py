@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.models.decoder import generating
-from aggml.models.decoder.sampling import Sampler
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from examples import llama_files
@@ -41,13 +39,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 async def test_greedy_ids_are_those_of_llama_cpp(
     files: dict[str, Path], taken: dict[str, Any]
 ) -> None:
-    async with aggml.get_device("CPU").backend() as backend:
-        with await open_model(files[taken["dtype"]]) as file:
-            model = await load_decoder(backend, file, ctx=300)
-        steps = generating.generate(
-            model, taken["prompt"], [Sampler(temperature=0)], n_predict=len(taken["ids"])
-        )
-        assert [tokens[0] async for tokens in steps] == taken["ids"]
+    async with await aggml.models.load(files[taken["dtype"]], ctx=300) as model:
+        steps = model.generate(taken["prompt"], max_tokens=len(taken["ids"]), stop_ids=())
+        assert [token.id async for token in steps] == taken["ids"]
 
 
 @pytest.mark.parametrize("taken", RECORDED, ids=lambda x: f"{x['dtype']}-{len(x['prompt'])}")

@@ -27,8 +27,6 @@ from fuzz.rounds import Failure, Report, draw
 
 import aggml
 from aggml.models.decoder.adjusting import Adjuster, Rules
-from aggml.models.decoder.generating import generate
-from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
 from aggml.models.errors import DeadlineError, EngineError, FullError, TooLongError
 from aggml.models.kv.paging import PAGE, PagedDecoder
@@ -321,15 +319,7 @@ async def _compare(call: _Call, alone: PagedDecoder, counts: Counter[str]) -> No
 
 async def _wanted(call: _Call, alone: PagedDecoder) -> list[int]:
     """The answer of a request that has a decoder for itself; no engine."""
-    if call.rules:
-        return await _adjusted(call, alone)
-    sampler = Sampler(**call.sampler)
-    steps = generate(alone, call.prompt, [sampler], n_predict=call.n, ends=call.ends)
-    return [x for (x,) in [tokens async for tokens in steps] if x is not None]
-
-
-async def _adjusted(call: _Call, alone: PagedDecoder) -> list[int]:
-    """The answer with the changes of an adjuster, computed token by token from all logits."""
+    # Every draw is one of the best token: see `_Call`.
     adjuster = Adjuster(call.rules, call.prompt, call.ends)
     made: list[int] = []
     row = await alone.prefill(0, call.prompt)

@@ -13,7 +13,7 @@ from models import random_models
 
 import aggml
 from aggml.models.decoder.ahead import MOST, Ahead
-from aggml.models.decoder.batch import CHAINED, Batch, some_of_each
+from aggml.models.decoder.batch import Batch, some_of_each
 from aggml.models.decoder.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def test_a_graph_ends_where_the_next_one_begins(tmp_path: Path) -> None:
     """Behind position 255 attention reads 512 rows; nothing is made for the graph of 256."""
     async with await _decoder(tmp_path, "llama") as model:
         decoder: Any = model._decoder
-        ahead, kind = Ahead(1), (CHAINED, 0, 1, None)
+        ahead, kind = Ahead(1), (0, 1)
         batch = Batch((some_of_each([253], 1, decoder._first_rows, 0, 256),))
         step = await decoder._steps.of(batch.shape(0))
         for position, follows in ((253, True), (254, True), (255, False)):
@@ -71,10 +71,10 @@ async def test_what_is_made_serves_its_own_sequence_alone(tmp_path: Path) -> Non
         decoder: Any = model._decoder
         batch = Batch((some_of_each([5], 1, decoder._first_rows[:1], 0, 256),))
         step = await decoder._steps.of(batch.shape(0))
-        ahead, kind = Ahead(2), (CHAINED, 0, 1, None)
+        ahead, kind = Ahead(2), (0, 1)
         ahead.make(kind, step, [5], decoder._ones)
-        assert ahead.take((CHAINED, 1, 1, None), [6]) is None
-        assert ahead.take((0, 0, 1, None), [6]) is None
+        assert ahead.take((1, 1), [6]) is None
+        assert ahead.take((0, 2), [6]) is None
         assert ahead.take(kind, [7]) is None
         assert ahead.take(kind, [6]) is not None
         assert ahead.take(kind, [7]) is None

@@ -10,6 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import numpy as np
 import pytest
 from models import random_models, speech_file
@@ -137,6 +138,8 @@ async def test_odd_options_of_generate(model: Model, name: str) -> None:
         ("temperature", "0.5", "temperature is '0.5', expected a number"),
         ("top_p", 5, r"top_p is 5, must be above 0 and at most 1"),
         ("top_p", 0, r"top_p is 0, must be above 0 and at most 1"),
+        ("repetition_penalty", 0, "repetition_penalty is 0, must be above 0"),
+        ("repetition_penalty", -1, "repetition_penalty is -1, must be above 0"),
         ("min_p", 1.5, r"min_p is 1.5, must be within 0 and 1"),
         ("max_tokens", 2.5, r"max_tokens is 2.5 \(float\), expected a whole number"),
         ("top_k", -3, "top_k is -3"),
@@ -444,3 +447,38 @@ async def test_speech_whose_logits_are_nan(folder: Path) -> None:
     async with aggml.models.load(path) as model:
         with pytest.raises(ModelError, match="all logits are NaN or -inf"):
             await anext(model.transcribe(speech_file.sound(1)))
+
+
+EXTREMES: list[dict[str, Any]] = [
+    *({name: x} for name in ("presence_penalty", "frequency_penalty") for x in (1e300, -1e300)),
+    {"presence_penalty": 1e300, "frequency_penalty": -1e300, "logit_bias": {7: 1e300}},
+    *({"repetition_penalty": x} for x in (1e300, 1e-300)),
+    *({"logit_bias": {7: x, 9: -x}} for x in (1e300, 1e-300)),
+    *({"temperature": x} for x in (1e300, 1e-300)),
+    *({"temperature": x, "typical_p": 0.5} for x in (1e300, 1e-300)),
+    {"top_p": 1e-300}, {"min_p": 1.0}, {"top_n_sigma": 1e300}, {"top_n_sigma": 1e-300},
+    {"dynatemp_range": 1e300, "dynatemp_exponent": 1e300}, {"dynatemp_range": 1e-300},
+    {"dry_multiplier": 1e300, "dry_base": 1e300, "dry_allowed_length": 1},
+    *({"mirostat": i, "mirostat_tau": x, "mirostat_eta": y}
+      for i in (1, 2) for x in (0.0, 1e300) for y in (0.0, 1e300)),
+    {"logprobs": 3, "post_sampling_probs": True, "temperature": 1e-300},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+async def test_extreme_numbers_are_nobody_else_s_concern(
+    model: Model, extreme: dict[str, Any]
+) -> None:
+    """Also where warnings of overflow are errors: these would end all requests of a step."""
+    wanted = [t.id async for t in model.generate([1, 40], max_tokens=9, stop_ids=())]
+    found: list[int] = []
+
+    async def innocent() -> None:
+        found.extend([t.id async for t in model.generate([1, 40], max_tokens=9, stop_ids=())])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(innocent)
+        options = {"temperature": 0.9, "seed": 1, "max_tokens": 7, "stop_ids": (), **extreme}
+        assert len([t async for t in model.generate([1, 50, 50, 50], **options)]) == 7
+    assert found == wanted

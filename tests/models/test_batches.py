@@ -185,7 +185,7 @@ def idle(engine: BatchEngine[str, str]) -> bool:
         or engine._batches
         or engine._parked.calls
         or engine._awake.calls
-        or engine._gone
+        or engine.gone
         or len(engine._shares)
     )
 

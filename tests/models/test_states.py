@@ -13,6 +13,7 @@ import anyio
 import numpy as np
 import pytest
 from models import random_models
+from models.kv.running import queue_one
 from models.layout import VOCABULARY
 
 import aggml
@@ -147,7 +148,7 @@ async def test_after_an_aborted_step_a_sequence_begins_anew(tmp_path: Path, layo
         for slot in (0, 1):
             await decoder.prefill(slot, ids)
         with held(decoder):
-            future = await decoder.follow([12], [7], slot=1)
+            future = await queue_one(decoder, 12, 7, 1)
             future.abort()
         # Queued right away, before the abort of the step is noticed.
         with lost:

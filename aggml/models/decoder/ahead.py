@@ -1,6 +1,7 @@
 """The inputs of the steps that come next while sequences go on, made before they are asked for.
 
-Not here: which arrays they are (batch.py, step.py), who runs the steps (decoder.py).
+`Decoder.decode` uses them: its steps are short in a model of speech. Not here: which arrays they
+are (batch.py, step.py), steps of the engine, which are queued before they are asked for.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ahead", "Kind"]
 
-#: What the steps of a run of them have in common: `best`, the first sequence, how many there are,
-#: what is drawn.
-Kind = tuple[int, int, int, tuple[int, int] | None]
+#: What the steps of a run of them have in common: the first sequence, and how many there are.
+Kind = tuple[int, int]
 
 MOST: Final = 32  # steps whose inputs are made together
 
@@ -82,7 +82,7 @@ class Ahead:
         n = min(n, -(max(positions) + 1) % ROWS_STEP)  # the next graph begins there
         inputs: deque[tuple[list[int], Inputs]] = deque()
         if n:
-            group = group_of([position + 1 for position in positions], n, kind[1])
+            group = group_of([position + 1 for position in positions], n, kind[0])
             inputs.extend(zip(group.positions.T.tolist(), step.inputs_in_turn(group), strict=True))
         with self._lock:
             self._next[kind] = step, inputs

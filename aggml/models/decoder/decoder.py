@@ -15,8 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from aggml import DType, Future, Graph, Tensor
 from aggml.models.decoder.ahead import Ahead
-from aggml.models.decoder.batch import CHAINED, F32, Batch, Best, check, piece, some_of_each
-from aggml.models.decoder.sampling import check_drawable
+from aggml.models.decoder.batch import F32, Batch, check, piece, some_of_each
 from aggml.models.decoder.step import Builder
 from aggml.models.decoder.steps import Steps
 from aggml.models.errors import ModelError
@@ -28,20 +27,18 @@ from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
 from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, Site, site_of, unplace
-from aggml.stream.future import operations_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Scheduler
     from aggml.models.adapters.stacks import Adapters
-    from aggml.models.decoder.ahead import Kind
     from aggml.models.decoder.batch import Group, Shape
     from aggml.models.decoder.drawing import Draws
     from aggml.models.decoder.step import Step
     from aggml.models.description import Description
 
-__all__ = ["CHUNK", "F32", "Best", "Decoder", "Followed"]
+__all__ = ["CHUNK", "F32", "Decoder"]
 
 PIECE: Final = 1 << 24  # logits that `Decoder.logits_at` brings here at a time: 64 MiB
 
@@ -50,8 +47,8 @@ class Decoder:
     """A model on a backend, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
 
     `prefill` each sequence, then `decode` them together as often as wanted. The caller awaits each
-    step before it asks for the next one. Only steps queued by `follow` may overlap. Tasks of other
-    event loops and threads may use other sequences at the same time.
+    step before it asks for the next one. Only steps queued by `run_step` may overlap. Tasks of
+    other event loops and threads may use other sequences at the same time.
 
     Args:
         backend: where to compute; must stay open while the model is used. A scheduler computes each
@@ -72,7 +69,6 @@ class Decoder:
 
     ring: ClassVar[bool] = True  # whether layers with a window keep only its rows, in a ring
     graphs: ClassVar[int] = 32  # how many graphs of steps are kept
-    draws: ClassVar[bool] = True
     saves: ClassVar[bool] = False  # whether keys, values and states can be taken out of the caches
 
     def __init__(
@@ -174,23 +170,6 @@ class Decoder:
         """How many tokens there are."""
         return self._vocabulary
 
-    def reusable(self, common: int, processed: int) -> int:
-        """From which position on a sequence has to be processed again, for another end.
-
-        Args:
-            common: how many first tokens stay the same.
-            processed: how many tokens the sequence has processed. Two more steps may have been
-                queued and aborted.
-
-        Returns:
-            ``common``; or 0 if there are states, which cannot go back, or a ring whose rows have
-            been written again since then.
-        """
-        if self._reached is not None:
-            return 0
-        rings = any(length != self.ctx for length in self.caches.lengths.values())
-        return 0 if rings and processed + 2 - common >= CHUNK else common
-
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """Process ``ids`` at positions ``start ..`` of sequence ``slot``.
 
@@ -237,89 +216,25 @@ class Decoder:
 
         Cancellation: aborts the computation; these positions are undefined.
         """
-        future = await self._one_more(positions, 0, slot, ids)
-        return np.asarray(await future).reshape(-1, self.vocabulary)
-
-    async def decode_best(
-        self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
-    ) -> Best:
-        """Like `decode`, but bring only the ``best`` greatest logits and their tokens here.
-
-        Cancellation: as `decode`.
-        """
-        future = await self._one_more(positions, best, slot, ids)
-        chosen, logits = await future
-        return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
-
-    async def follow(
-        self,
-        positions: Sequence[int],
-        ids: Sequence[int] | None = None,
-        slot: int = 0,
-        draws: Draws | None = None,
-    ) -> Followed:
-        """Queue one more token of each sequence from ``slot`` on; the device chooses the next ones.
-
-        The chosen tokens also stay on the device, as inputs of the next step. So the next step can
-        be queued before the host has seen them, and the device does not wait for the host.
-
-        Args:
-            positions: the position of each token.
-            ids: the token of each sequence; None: the tokens that the previous step chose. That
-                step must have been queued by `follow` for the same sequences.
-            slot: the first of the sequences.
-            draws: how tokens are drawn; None: the best token, among equal ones the first.
-
-        Returns:
-            A Future of the token chosen for each sequence, (sequences,) int32. Its result raises
-            ModelError if the logits of a sequence are all NaN or -inf.
-
-        Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
-        if nobody else awaits it. Then these positions are undefined, and steps queued after it fail
-        or give meaningless tokens: abort them too, and give ``ids`` to the next step.
-        """
-        return Followed(await self._one_more(positions, CHAINED, slot, ids, draws))
-
-    async def _one_more(
-        self,
-        positions: Sequence[int],
-        best: int,
-        slot: int,
-        ids: Sequence[int] | None,
-        draws: Draws | None = None,
-    ) -> Future[Any]:
-        """Queue a step for one token of each sequence; ids None: those the previous step chose."""
         with self.lifetime.use("Decoder"):
-            kind = (best, slot, len(positions), None if draws is None else draws.room)
+            kind = slot, len(positions)
             found = self._ahead.take(kind, positions)
-            step, inputs, more = found or (*await self._first(positions, kind, draws), False)
-            if step.drawing is not None and draws is not None:
-                inputs |= step.drawing.inputs(draws)
-            if ids is not None:
-                inputs[step.tokens] = np.array(ids, np.int32)
-            if self._reached is None:
-                future = self.site.run(step.graph, inputs, step.result)
-            else:
-                taken = _one_of_each(slot, positions)
-                future = await self._submitted(
-                    step, inputs, step.result, taken, chained=ids is None
-                )
+            step, inputs, more = found or (*await self._first(positions, slot), False)
+            inputs[step.tokens] = np.array(ids, np.int32)
+            taken = _one_of_each(slot, positions)
+            future = await self._submitted(step, inputs, step.result, taken)
             if self._written is not None:
-                at = tuple(positions)  # the caller may change it
-                self._written.note(future, lambda: _one_of_each(slot, at))
+                self._written.note(future, lambda: taken)
             if not more:
                 self._ahead.make(kind, step, positions, self._ones)
-            return future
+        return np.asarray(await future).reshape(-1, self.vocabulary)
 
-    async def _first(
-        self, positions: Sequence[int], kind: Kind, draws: Draws | None
-    ) -> tuple[Step, dict[Tensor, Any]]:
+    async def _first(self, positions: Sequence[int], slot: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for one token of each sequence, and its inputs without tokens."""
         if max(positions) >= self.ctx:
             raise ModelError(f"the context of {self.ctx} tokens is full: load with a larger ctx")
-        batch = Batch((self._ones(positions, 1, kind[1]),))
-        shape = batch.shape(kind[0])
-        step = await self._steps.of(shape if draws is None else draws.shaped(shape))
+        batch = Batch((self._ones(positions, 1, slot),))
+        step = await self._steps.of(batch.shape(0))
         inputs = step.inputs(batch)
         del inputs[step.tokens]
         return step, inputs
@@ -471,24 +386,6 @@ class Decoder:
         """How many cache rows attention reads if ``last`` is the last position."""
         return min(rounded(last + 1), self.ctx)
 
-    async def best_of(self, batch: Batch, best: int, *, every: bool = False) -> Best:
-        """Compute a batch.
-
-        Args:
-            batch: the inputs.
-            best: how many of the best logits to bring here, for each of its ``last`` tokens.
-            every: whether to bring all logits, too: 0.5 MB a token with a vocabulary of 128,000.
-
-        Cancellation: aborts the computation; the rows of the batch are undefined.
-        """
-        future = await self.queue(batch, best, every=every)
-        ids, logits, *rest = await future
-        return Best(
-            np.asarray(ids).reshape(-1, best),
-            np.asarray(logits).reshape(-1, best),
-            np.asarray(rest[0]).reshape(-1, self.vocabulary) if rest else None,
-        )
-
     async def queue(
         self,
         batch: Batch,
@@ -614,23 +511,3 @@ class Decoder:
 def _one_of_each(slot: int, positions: Sequence[int]) -> list[tuple[int, int, int]]:
     """As `Batch.taken`: one token of each sequence from ``slot`` on."""
     return [(slot + i, position, 1) for i, position in enumerate(positions)]
-
-
-class Followed(Future[npt.NDArray[np.int32]]):
-    """The Future of a step queued by `Decoder.follow`: of the tokens alone, (sequences,).
-
-    Args:
-        future: of the step: the tokens and their logits.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__(operations_of(future), value_of(future), future.what, abortable=True)
-
-    def _value_or_raise(self, problem: Exception | None) -> npt.NDArray[np.int32]:
-        found: Any = super()._value_or_raise(problem)
-        tokens, logits = found
-        check_drawable(logits)
-        chosen: npt.NDArray[np.int32] = tokens.reshape(-1)
-        return chosen

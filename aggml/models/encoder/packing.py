@@ -7,7 +7,7 @@ part. Not here: the computation (encoder.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,11 @@ LONGER: Final = (32, 64)  # tokens of rows for texts that are shorter
 ATTENTION: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
-class PackingShape:
+class PackingShape(NamedTuple):
     """The shape of a batch: rows of tokens, each with up to ``segments`` sentences.
 
-    If not ``masked``, every row is one sentence that fills it.
+    If not ``masked``, every row is one sentence that fills it. It is a tuple, because graphs are
+    found by it: the methods of a dataclass take 1 us for each look.
     """
 
     rows: int

@@ -16,7 +16,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import anyio
 
@@ -44,8 +44,7 @@ T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """What the policy knows of a request in the queue.
 
     Attributes:
@@ -87,6 +86,8 @@ def choose(
         now: the time, in seconds.
         shares: what each caller got; None: all got the same.
     """
+    if len(queue) == 1:
+        return [0]
     levels: dict[int, list[int]] = {}
     for i, one in enumerate(queue):
         levels.setdefault(one.priority + int((now - one.since) / AGING), []).append(i)
@@ -206,7 +207,8 @@ class _Guard:
 
     def __exit__(self, *_: object) -> None:
         self._engine.lock.release()
-        self._engine.sweep()
+        if self._engine.gone:
+            self._engine.sweep()
 
 
 class BatchEngine(Generic[T, R]):
@@ -242,7 +244,7 @@ class BatchEngine(Generic[T, R]):
         # at the queue soon. By their loops: one that stands still must not stop the others.
         self._parked = _Homes()
         self._awake = _Homes()
-        self._gone: deque[_Call] = deque()  # they have left, and their requests are still here
+        self.gone: deque[_Call] = deque()  # they have left, and their requests are still here
         self._shares = Shares()
         self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
         self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
@@ -318,7 +320,7 @@ class BatchEngine(Generic[T, R]):
                 elif call.waits:
                     await call.parker.park()
         finally:
-            self._gone.append(call)
+            self.gone.append(call)
             self.sweep()
         if call.error is not None:
             if isinstance(call.error, EngineError):
@@ -334,7 +336,7 @@ class BatchEngine(Generic[T, R]):
         items = [request.item for request in computed]
         results: Sequence[R] = ()
         try:
-            if any(request.call is call for request in computed):
+            if call in {request.call for request in computed}:
                 results = await self._compute(items)
             else:
                 results = await self._compute_for_others(batch, items)
@@ -350,6 +352,9 @@ class BatchEngine(Generic[T, R]):
                 rate = batch.size / max(time.perf_counter() - begin, 1e-9)
                 self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
             ready = self._answer(batch, call, error)
+            if not ready:
+                self._end(call)
+                return
         woken = 0
         try:
             for other in ready:
@@ -511,10 +516,10 @@ class BatchEngine(Generic[T, R]):
 
     def sweep(self) -> None:
         """Remove the calls that have left; if another thread holds the lock, that one does it."""
-        while self._gone and self.lock.acquire(blocking=False):
+        while self.gone and self.lock.acquire(blocking=False):
             try:
-                while self._gone:
-                    call = self._gone.popleft()
+                while self.gone:
+                    call = self.gone.popleft()
                     self._remove(call)
                     self._end(call)
             finally:

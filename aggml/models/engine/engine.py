@@ -23,7 +23,14 @@ import numpy as np
 import aggml
 from aggml.models.decoder.batch import CHAINED, Batch, Best
 from aggml.models.engine import policy, steps
-from aggml.models.engine.requests import BEST, Counters, PageUsage, choose_tokens, draws_of
+from aggml.models.engine.requests import (
+    BEST,
+    Counters,
+    PageUsage,
+    choose_tokens,
+    draws_of,
+    view_of,
+)
 from aggml.models.errors import (
     DeadlineError,
     EngineError,
@@ -875,12 +882,7 @@ class Engine:
     # -- who runs
 
     def _candidate(self, one: TextRequest) -> policy.RequestView:
-        shares = self._shares
-        return policy.RequestView(
-            one.number, one.priority, shares.since(one.standing, one.queued), self._need(one),
-            max(1, one.limit - one.computed), one.caller,
-            shares.served(one.caller), one.waited, one.computed,
-        )  # fmt: skip
+        return view_of(one, self._shares, self._need(one))
 
     def _decide(self) -> policy.Decision:
         waiting = [x for x in self._waiting if not x.over]
@@ -1116,7 +1118,30 @@ class Engine:
         one = prompts[0] if prompts else None
         if one is not None and not one.computed and self._awaits(one):
             return []
-        return steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
+        return steps.next_prompt(prompts, room, self._rows, self.pages, self._begin, self._stop)
+
+    def _stop(self, one: TextRequest) -> int:
+        """Where the next piece of a prompt ends at the latest: a checkpoint, or the prompt's end.
+
+        Where the checkpoints are is decided when the first piece is computed: then it is known
+        which other prompts wait.
+        """
+        if one.checkpoints is None:
+            one.checkpoints = []
+            if self.prefixes is not None and one.keeps and one.result == "tokens":
+                n = len(one.tokens)
+                known = [
+                    steps.common(one.tokens, x.tokens, n - 1)
+                    for x in (*self._waiting, *self._active.values())
+                    if x is not one and not (x.over or x.computed) and x.shares_with(one)
+                    and x.keeps and x.result == "tokens"
+                ]  # fmt: skip
+                try:
+                    known.append(self.prefixes.branch(one.tokens, about=one.adapter.about))
+                except Exception as error:  # of any class: the answer needs no checkpoint
+                    _log.warning("what a prompt shares with earlier ones is not known: %s", error)
+                one.checkpoints = steps.checkpoints_of(n, one.computed, known)
+        return next((x for x in one.checkpoints if x > one.computed), len(one.tokens))
 
     def _awaits(self, one: TextRequest) -> bool:
         """Whether the beginning of a prompt is being stored: it will not have to be computed."""
@@ -1403,6 +1428,9 @@ class Engine:
         self._shares.charge(one.caller, n)
         if one.computed == len(one.tokens):
             one.staged, one.in_place, one.alone = None, False, False
+            if not one.checkpoints:  # else the last one is near enough
+                self._keep(one)
+        elif one.checkpoints and one.computed in one.checkpoints:
             self._keep(one)
 
     def _apply_arrays(self, plan: _StepPlan, result: Sequence[Any]) -> None:

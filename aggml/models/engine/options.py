@@ -41,6 +41,7 @@ LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
 STOPS: Final = 64  # the most stop texts
 LONGEST_STOP: Final = 1000  # characters
 BAD_WORDS: Final = 1024  # the most words that an answer may not have
+GREATEST: Final = 1e30  # of a penalty or a bias; a million of them still fit into a float32
 BREAKING: Final = 64  # the most texts that no repetition reaches over
 
 
@@ -130,9 +131,9 @@ def options_of(
     least = integer(place, "min_tokens", given["min_tokens"], 0)
     most = integer(place, "max_tokens", given["max_tokens"], 0)
     rules = Rules(
-        presence=number(place, "presence_penalty", given["presence_penalty"], -math.inf),
-        frequency=number(place, "frequency_penalty", given["frequency_penalty"], -math.inf),
-        repetition=number(place, "repetition_penalty", given["repetition_penalty"], 0, above=True),
+        presence=_in_f32(place, "presence_penalty", given["presence_penalty"]),
+        frequency=_in_f32(place, "frequency_penalty", given["frequency_penalty"]),
+        repetition=_in_f32(place, "repetition_penalty", given["repetition_penalty"], 0, above=True),
         bias=_biases(place, given["logit_bias"], vocabulary) | dict.fromkeys(suppressed, -math.inf),
         least=least,
     )
@@ -193,6 +194,15 @@ def _bad_words_of(place: str, given: Any) -> tuple[str, ...]:
                 f"{LONGEST_STOP}"
             )
     return found
+
+
+def _in_f32(
+    place: str, name: str, value: Any, least: float = -math.inf, *, above: bool = False
+) -> float:
+    """A finite number for logits, which are float32: beyond `GREATEST` nothing changes any more."""
+    found = number(place, name, value, least, above=above)
+    low = 1 / GREATEST if above else -GREATEST
+    return max(low, min(found, GREATEST))
 
 
 def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:
@@ -281,8 +291,8 @@ def _biases(place: str, given: Any, vocabulary: int) -> dict[int, float]:
             f"[{place}] logit_bias is {shown(given)}, expected token ids with numbers: {{id: bias}}"
         )
     return {
-        integer(place, "logit_bias: a token", token, 0, vocabulary - 1): number(
-            place, f"logit_bias[{shown(token)}]", bias, -math.inf
+        integer(place, "logit_bias: a token", token, 0, vocabulary - 1): _in_f32(
+            place, f"logit_bias[{shown(token)}]", bias
         )
         for token, bias in given.items()
     }

@@ -16,7 +16,7 @@ import numpy as np
 from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, prompt_reports, report
-from aggml.models.engine.policy import AGING
+from aggml.models.engine.policy import AGING, RequestView
 from aggml.models.engine.workers import workers
 from aggml.models.errors import GrammarError
 
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from aggml.models.engine.constraints import Constraint
     from aggml.models.engine.lookup import Lookup
     from aggml.models.engine.ngrams import NgramLookup
+    from aggml.models.engine.policy import Shares
     from aggml.models.kv.snapshots import Snapshot
 
     PromptFuture = HostFuture[list[PromptReport]]
 
 __all__ = [
     "Counters", "PageUsage", "PlacedPicture", "Result", "TextRequest", "caller", "choose_tokens",
-    "draws_of",
+    "draws_of", "view_of",
 ]  # fmt: skip
 
 FinishReason = Literal["stop", "length"]
@@ -135,6 +136,7 @@ class TextRequest:
     staged: int | None = None  # the first of its shared rows while the prompt is processed
     in_place: bool = False  # it has no shared rows: it is processed in its slot
     alone: bool = False  # no other prompt is in a chunk with its prompt
+    checkpoints: list[int] | None = None  # where states are stored in its prompt; None: undecided
     keeps: bool = True  # whether its keys and values may be used by later requests
     preempted: int = 0  # how often
     snapshot: Snapshot | None = None  # of its slot, while it is preempted
@@ -284,6 +286,7 @@ class TextRequest:
         """Note that all its tokens have to be processed again."""
         self.computed = self.cached = 0
         self.staged, self.in_place = None, False
+        self.checkpoints = None
 
     def take(self, token: int, best: Best | None, row: int) -> int:
         """Append the next token, unless it ends the answer; returns how many tokens were added.
@@ -368,6 +371,21 @@ class Counters:
     accepted_tokens: int = 0  # of these: tokens of answers that needed no step of their own
     waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
     stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
+
+
+def view_of(one: TextRequest, shares: Shares, pages: int) -> RequestView:
+    """A request as the policy sees it.
+
+    Args:
+        one: the request.
+        shares: what each caller got.
+        pages: that it takes until its end.
+    """
+    return RequestView(
+        one.number, one.priority, shares.since(one.standing, one.queued), pages,
+        max(1, one.limit - one.computed), one.caller, shares.served(one.caller), one.waited,
+        one.computed,
+    )  # fmt: skip
 
 
 def draws_of(

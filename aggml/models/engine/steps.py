@@ -7,6 +7,7 @@ places of prompts in the rows that they share (staging.py).
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from aggml.models.kv.paging import Pages
 
 __all__ = [
-    "Intake", "Rows", "common", "next_prompt", "next_prompts", "next_tokens", "planned",
-    "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
+    "Intake", "Rows", "checkpoints_of", "common", "next_prompt", "next_prompts", "next_tokens",
+    "planned", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -46,6 +47,10 @@ ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
 PIECES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 8, 4, 2, 1)
 LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
 LEAST_SHARED: Final = 512  # positions that sequences must have in common to be read once
+LEAST_STORED: Final = 64  # tokens of a prompt that are worth a checkpoint before its end
+APART: Final = 32  # tokens between two checkpoints of a prompt, at least
+REOPENED: Final = 8  # last tokens of a prompt that the next turn may have otherwise
+CHECKPOINTS: Final = 4  # of a prompt, at most: each may be a step more, and stores all states
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,7 @@ def next_prompt(
     rows: Rows,
     pages: Pages,
     begin: Callable[[TextRequest], None],
+    stop: Callable[[TextRequest], int],
 ) -> list[tuple[TextRequest, Piece]]:
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
@@ -202,6 +208,7 @@ def next_prompt(
         rows: the rows of the cache.
         pages: the count of all pages.
         begin: as for `next_prompts`.
+        stop: the position behind which the piece must not go on: a checkpoint, or the end.
     """
     for one in prompts[:1]:
         assert one.slot is not None
@@ -214,11 +221,39 @@ def next_prompt(
                 one.staged = _place(one, held, rows, pages)
             one.in_place = one.staged is None
             begin(one)
-        left = len(one.tokens) - one.computed
+        left = stop(one) - one.computed
         n = next(size for size in PIECES if size <= min(left, room))
         ids = one.tokens[one.computed : one.computed + n]
         return [(one, Piece(ids, one.computed, one.slot, one.staged))]
     return []
+
+
+def checkpoints_of(n: int, computed: int, known: Iterable[int]) -> list[int]:
+    """Where states are stored while a prompt is computed, in order.
+
+    A state cannot go back. So without them nobody could use a prompt that does not go on with all
+    of its tokens: the same prompt again, another question behind the same instructions, a
+    conversation whose template writes the last tokens of a prompt otherwise in the next turn.
+
+    One checkpoint is shortly before the end, where a piece ends in any case, mostly. The others are
+    where other prompts leave this one: those of the most tokens that these need not compute.
+
+    Args:
+        n: tokens of the prompt.
+        computed: of these, those that need not be computed.
+        known: how many first tokens each of some other prompts has in common with this one.
+    """
+    if n - computed < LEAST_STORED:
+        return []
+    last = computed + (n - computed - REOPENED - 1) // LEAST * LEAST
+    found = [last]
+    gains = Counter(min(x, last) for x in known)
+    for at, _ in sorted(gains.items(), key=lambda x: (x[0] - computed) * -x[1]):
+        if len(found) == CHECKPOINTS:
+            break
+        if at - computed >= APART and all(abs(at - x) >= APART for x in found):
+            found.append(at)
+    return sorted(found)
 
 
 def planned(

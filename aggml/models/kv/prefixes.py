@@ -17,6 +17,8 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from aggml import InvalidArgument
 from aggml.models.errors import ModelError
 from aggml.models.kv.page_files import SUFFIX, FileReading, FileThread, PageFiles, PageHead
@@ -182,6 +184,24 @@ class Prefixes:
         """
         with self._lock:
             return self._found(tokens, about)[0]
+
+    def branch(self, tokens: Sequence[int], *, about: str = "") -> int:
+        """How many first tokens of a prompt an earlier one had, too: at most ``len(tokens) - 1``.
+
+        It may be more than `match`: of a model with states, those at that position may be missing.
+        """
+        with self._lock:
+            path = self._path(tokens, len(tokens) - 1, about)
+            node = path[-1] if path else self._trees.get(self._tree_key(about))
+            if node is None:
+                return 0
+            at = len(path) * PAGE
+            rest = _bytes_of(tokens[at : min(at + PAGE, len(tokens) - 1)])
+            most = 0
+            for child in node.children:
+                if child.tokens[: most + TOKEN] == rest[: most + TOKEN]:  # few get beyond this
+                    most = _common(rest, child.tokens)
+            return at + most // TOKEN
 
     def pending(self, tokens: Sequence[int], *, about: str = "") -> Snapshot | None:
         """What is being read at present and would lengthen `match`; None: nothing.
@@ -682,6 +702,13 @@ def _runs(path: Sequence[_Node]) -> list[tuple[int, int, int]]:
         else:
             found.append((i, node.page, 1))
     return found
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many first bytes of two rows of tokens are equal, as whole tokens."""
+    n = min(len(one), len(other))
+    differ = np.frombuffer(one[:n], np.int32) != np.frombuffer(other[:n], np.int32)
+    return int(differ.argmax()) * TOKEN if differ.any() else n
 
 
 def _bytes_of(tokens: Sequence[int]) -> bytes:

@@ -10,8 +10,6 @@ import anyio.lowlevel
 import numpy as np
 
 import aggml
-from aggml.models.decoder.generating import generate
-from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.loading import load_decoder
@@ -21,6 +19,8 @@ from aggml.models.weights import open_model
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
+
+    from aggml.models.decoder import Decoder
 
 CTX = 512
 PATIENCE = 100
@@ -85,8 +85,16 @@ async def alone(
     with await open_model(file) as opened:
         async with aggml.get_device("CPU").backend(n_threads=2) as backend:
             decoder = await load_decoder(backend, opened, ctx=ctx, cache=cache)
-            steps = generate(decoder, prompt, [Sampler(temperature=0)], n_predict=n)
-            return [x for (x,) in [tokens async for tokens in steps] if x is not None]
+            return await best_tokens(decoder, prompt, n)
+
+
+async def best_tokens(decoder: Decoder, prompt: Sequence[int], n: int) -> list[int]:
+    """The best tokens after a prompt, one step after the other."""
+    made = [int((await decoder.prefill(0, prompt)).argmax())]
+    while len(made) < n:
+        (row,) = await decoder.decode([made[-1]], [len(prompt) + len(made) - 1])
+        made.append(int(row.argmax()))
+    return made
 
 
 async def until(holds: Callable[[], object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from models import random_models
@@ -18,6 +18,9 @@ from aggml.models.weights import open_model
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from aggml import Future
+    from aggml.models.decoder import Decoder
 
 CTX = 512
 PLACES = ["cpu", "sim", "scheduler"]
@@ -57,6 +60,16 @@ async def decoding(
             for slot in range(sequences):
                 decoder.promise(slot, CTX)
             yield decoder
+
+
+async def queue_one(
+    decoder: Decoder, at: int, token: int, slot: int = 0, *, chained: bool = False
+) -> Future[Any]:
+    """Queue a step of one token of a sequence; ``chained``: the step before it may still run."""
+    batch = decoder.batch_of([token], at, slot)
+    step = await decoder.prepare_step(batch.shape(0))
+    inputs = decoder.inputs_of(step, batch, None, chained=False)
+    return decoder.run_step(step, inputs, batch, chained=chained)
 
 
 def prompt(n: int, seed: int = 0) -> list[int]:

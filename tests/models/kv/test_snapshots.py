@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from models.kv.running import CTX, PLACES, contents, decoding, generated, prompt
+from models.kv.running import CTX, PLACES, contents, decoding, generated, prompt, queue_one
 
 import aggml
 from aggml.devices.sim import SimDevice
@@ -91,13 +91,13 @@ async def test_reads_come_behind_the_steps_queued_so_far_and_before_later_ones(
     ids = prompt(100, 5)
     async with decoding(tmp_path, layout) as decoder:
         await decoder.prefill(1, ids[:99])
-        await (await decoder.follow([99], ids[99:], 1))
+        await (await queue_one(decoder, 99, ids[99], 1))
         wanted = await contents(decoder, 1, 100)
         await decoder.prefill(0, ids[:99])
         with decoder.site.host.stream.hold():
-            await decoder.follow([99], ids[99:])
+            await queue_one(decoder, 99, ids[99])
             snapshot = decoder.save(0, 0, 100, states=True)
-            await decoder.follow([100])  # changes the state
+            await queue_one(decoder, 100, 1, chained=True)  # changes the state
             assert not snapshot.done
             assert snapshot.failed is None
             with pytest.raises(aggml.InvalidState, match="wait until it is done"):
@@ -117,7 +117,7 @@ async def test_an_aborted_step_spoils_snapshots_of_its_positions_and_no_others(
         await decoder.prefill(1, ids[:100])
         before = decoder.save(0, 0, 100, states=True)
         with decoder.site.host.stream.hold():
-            step = await decoder.follow([100], ids[100:101])
+            step = await queue_one(decoder, 100, ids[100])
             step.abort()
             spoiled = decoder.save(0, 0, 101, states=True)
             rows = decoder.save(0, 0, 100)  # the step does not write these
@@ -202,7 +202,7 @@ async def test_a_step_that_fails_on_the_device_spoils_what_is_saved_behind_it(
         await decoder.prefill(0, prompt(70))
         with decoder.site.host.stream.hold():
             device.fail_at(0, "compute")
-            step = await decoder.follow([70], [1])
+            step = await queue_one(decoder, 70, 1)
             snapshot = decoder.save(0, 0, 71, states=True)
         await snapshot.settled()
         assert isinstance(step.exception(), aggml.AggmlError)

@@ -5,7 +5,6 @@ Not here: models as such (tests/models), sampling by itself (test_sampling.py).
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +13,7 @@ from models import layout, random_models
 from models.kv.running import contents, decoding, generated
 
 import aggml
-from aggml.models.decoder import Sampler, generate
-from aggml.models.loading import load_decoder
 from aggml.models.small import LAYERS, write_small
-from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,12 +37,13 @@ kernels = pytest.fixture(all_kernels)
 
 
 async def _tokens(device: aggml.Device, path: Path, sampler: tuple[Any, ...], n: int) -> list[int]:
-    async with device.backend() as backend:
-        with await open_model(path) as file:
-            model = await load_decoder(backend, file, ctx=256)
-            steps = generate(model, PROMPT, [Sampler(*sampler)], n_predict=n)
-            async with aclosing(steps):
-                return [token async for (token,) in steps if token is not None]
+    options = dict(zip(("temperature", "top_k", "top_p", "seed", "min_p"), sampler, strict=False))
+    async with (
+        device.backend() as backend,
+        await aggml.models.load(path, backend, ctx=256, slots=1, prefix_cache=0) as model,
+    ):
+        steps = model.generate(PROMPT, max_tokens=n, stop_ids=(), **options)
+        return [token.id async for token in steps]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
