@@ -145,10 +145,16 @@ check-python: $(VENV)/has-dev
 	$(PY) -m ruff format --check
 	$(PY) -m codespell_lib
 
-check-types: $(VENV)/has-native $(VENV)/has-dev
-	$(PY) -m mypy
-	$(PY) -m pyright --pythonpath $(PY)
+# Two, as each type checker has one thread.
+.PHONY: check-mypy check-pyright
+check-types: check-mypy check-pyright
 	$(PY) tools/check_stub.py
+
+check-mypy check-pyright: $(VENV)/has-native $(VENV)/has-dev
+check-mypy:
+	$(PY) -m mypy
+check-pyright:
+	$(PY) -m pyright --pythonpath $(PY)
 
 # No import upwards, no circle, type-only imports included; no include upwards, no circle of C files.
 check-rooms: $(VENV)/created

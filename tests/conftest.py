@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 import zlib
-from traceback import FrameSummary
+from traceback import FrameSummary, StackSummary
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 # Set before numpy is imported, and inherited by the interpreters that tests start. The worker
@@ -61,15 +61,15 @@ STACK_DEPTH = 3
 traceback.extract_stack.__defaults__ = (None, STACK_DEPTH)
 
 
-def last_frames(frame: FrameType | None = None, limit: int | None = None) -> list[FrameSummary]:
+def last_frames(frame: FrameType | None = None, limit: int | None = None) -> StackSummary:
     """As asyncio's own function, which also asks the system whether each file has changed."""
     found: list[FrameSummary] = []
-    at = frame if frame is not None else sys._getframe(1)
+    at: FrameType | None = frame if frame is not None else sys._getframe(1)
     while at is not None and len(found) < (limit or STACK_DEPTH):
         code = at.f_code
         found.append(FrameSummary(code.co_filename, at.f_lineno, code.co_name, lookup_line=False))
         at = at.f_back
-    return found[::-1]
+    return StackSummary(found[::-1])
 
 
 asyncio.format_helpers.extract_stack = last_frames
