@@ -61,10 +61,10 @@ STACK_DEPTH = 3
 traceback.extract_stack.__defaults__ = (None, STACK_DEPTH)
 
 
-def last_frames(frame: FrameType | None = None, limit: int | None = None) -> StackSummary:
+def last_frames(f: FrameType | None = None, limit: int | None = None) -> StackSummary:
     """As asyncio's own function, which also asks the system whether each file has changed."""
     found: list[FrameSummary] = []
-    at: FrameType | None = frame if frame is not None else sys._getframe(1)
+    at: FrameType | None = f if f is not None else sys._getframe(1)
     while at is not None and len(found) < (limit or STACK_DEPTH):
         code = at.f_code
         found.append(FrameSummary(code.co_filename, at.f_lineno, code.co_name, lookup_line=False))

@@ -6,10 +6,11 @@ of the page (timeline.html).
 
 from __future__ import annotations
 
+import html
 import json
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from aggml.tracing.events import TraceEvent
 
 __all__ = ["COLOURS", "OTHER", "Arrow", "page", "svg"]
+
+#: As that of xml.sax, whose module loads those for HTTP.
+escape = partial(html.escape, quote=False)
 
 COLOURS: Final = {
     "set": "#2f8f5b",
