@@ -37,11 +37,14 @@ $(VENV)/has-build: pyproject.toml | $(VENV)/created
 	$(PIP) -r $(VENV)/build-requires.txt 'cmake>=3.18' ninja
 	touch $@
 
-# Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change. Where check-c
-# was made, it is rebuilt in the build of that.
-STRICT := -C build-dir=build/c -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON
+# Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change. It has the
+# kernels that this machine runs; ISAS=all compiles those of every processor, two to three times as long. Where check-c was
+# made, it is rebuilt in the build of that, with all.
+ISAS ?= native
+STRICT := -C build-dir=build/c -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON -C cmake.define.AGGML_ISAS=all
+BUILD = $(if $(wildcard build/c),$(STRICT),-C build-dir=build/{wheel_tag}-$(ISAS) -C cmake.define.AGGML_ISAS=$(ISAS))
 $(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
-	$(PIP_BUILD) --editable . $(if $(wildcard build/c),$(STRICT))
+	$(PIP_BUILD) --editable . $(BUILD)
 	touch $@
 
 # The module, and the programs of tests/native, in one build in which warnings are errors. It takes five minutes of two
@@ -142,10 +145,16 @@ check-python: $(VENV)/has-dev
 	$(PY) -m ruff format --check
 	$(PY) -m codespell_lib
 
-check-types: $(VENV)/has-native $(VENV)/has-dev
-	$(PY) -m mypy
-	$(PY) -m pyright --pythonpath $(PY)
+# Two, as each type checker has one thread.
+.PHONY: check-mypy check-pyright
+check-types: check-mypy check-pyright
 	$(PY) tools/check_stub.py
+
+check-mypy check-pyright: $(VENV)/has-native $(VENV)/has-dev
+check-mypy:
+	$(PY) -m mypy
+check-pyright:
+	$(PY) -m pyright --pythonpath $(PY)
 
 # No import upwards, no circle, type-only imports included; no include upwards, no circle of C files.
 check-rooms: $(VENV)/created
@@ -173,7 +182,7 @@ check-corpus: $(VENV)/has-native $(VENV)/has-test
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native
-	rm -rf build/wheel && $(PY) -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	rm -rf build/wheel && $(PY) -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir build/wheel $(BUILD) .
 	$(PY) tools/layered_venv.py build/wheel-venv
 	$(PY) -m pip --python build/wheel-venv/bin/python --quiet install --no-deps build/wheel/aggml-*.whl
 	cd build/wheel-venv && bin/python -W error -c 'import aggml; print(aggml.__file__)'

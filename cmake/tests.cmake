@@ -1,15 +1,16 @@
 # Each tests/native/*.c is a program that returns 0 when all is well; what they share is in headers beside them.
 
-# `kernels`: those of them that compare variants of kernels.
+# `kernels`: those of them that compare variants of kernels; `runtime`: those of streams and threads.
 add_custom_target(kernels)
+add_custom_target(runtime)
 file(GLOB test_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/native/*.c)
 foreach(source IN LISTS test_sources)
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE aggml_native)
   add_test(NAME ${name} COMMAND ${name})
-  if(name MATCHES "^kernels_")
-    add_dependencies(kernels ${name})
+  if(name MATCHES "^(kernels|runtime)_")
+    add_dependencies(${CMAKE_MATCH_1} ${name})
   endif()
   set_tests_properties(${name} PROPERTIES
     TIMEOUT 120

@@ -6,12 +6,15 @@ other helpers (support.py), which tests run alone or are left out (workers.py).
 
 from __future__ import annotations
 
-import asyncio.constants
+import asyncio.format_helpers
 import gc
 import logging
 import os
 import signal
+import sys
+import traceback
 import zlib
+from traceback import FrameSummary, StackSummary
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 # Set before numpy is imported, and inherited by the interpreters that tests start. The worker
@@ -33,6 +36,7 @@ from aggml.devices.sim import SimBackend, SimDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 # A shell starts background processes with SIGINT ignored, and children inherit that. Tests that
 # interrupt a child with SIGINT would then never end.
@@ -49,9 +53,42 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("aggml")
 
-# asyncio in debug mode notes the stack where each callback was made: ten frames, which took up to a
-# tenth of a test's time. One frame is enough to name the callback.
-setattr(asyncio.constants, "DEBUG_STACK_DEPTH", 1)  # noqa: B010 Final, for type checkers
+# asyncio in debug mode notes the stack where each future, task and callback was made: with the
+# frames of pytest below, 0.2 ms each, twenty times what the loop itself takes. Three frames are
+# enough to name the place. Futures and tasks call the first function from C without arguments, so
+# only its defaults reach them.
+STACK_DEPTH = 3
+traceback.extract_stack.__defaults__ = (None, STACK_DEPTH)
+
+
+def last_frames(f: FrameType | None = None, limit: int | None = None) -> StackSummary:
+    """As asyncio's own function, which also asks the system whether each file has changed."""
+    found: list[FrameSummary] = []
+    at: FrameType | None = f if f is not None else sys._getframe(1)
+    while at is not None and len(found) < (limit or STACK_DEPTH):
+        code = at.f_code
+        found.append(FrameSummary(code.co_filename, at.f_lineno, code.co_name, lookup_line=False))
+        at = at.f_back
+    return StackSummary(found[::-1])
+
+
+asyncio.format_helpers.extract_stack = last_frames
+
+#: Functions in C, and how a task goes on.
+OF_C = frozenset({"builtin_function_or_method", "TaskStepMethWrapper"})
+_check_callback = asyncio.BaseEventLoop._check_callback  # type: ignore[attr-defined]
+
+
+def check_callback(loop: asyncio.BaseEventLoop, callback: object, method: str) -> None:
+    """As asyncio's own, which refuses coroutines, but quick where the callback is one of C.
+
+    Nearly all are: each time that a task goes on.
+    """
+    if type(callback).__name__ not in OF_C:
+        _check_callback(loop, callback, method)
+
+
+asyncio.BaseEventLoop._check_callback = check_callback  # type: ignore[attr-defined]
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 

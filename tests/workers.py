@@ -11,6 +11,7 @@ Not here: how many processes (the Makefile says ``-n``), tests that hang (watch.
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
 import os
 import zlib
@@ -72,19 +73,23 @@ EITHER_LOOP = frozenset(
         "models/test_chat.py",
         "models/test_checking.py",
         "models/test_constraints.py",
+        "models/test_devices.py",
         "models/test_encoders.py",
         "models/test_fit.py",
         "models/test_folder_pooling.py",
         "models/test_folders.py",
         "models/test_live.py",
-        "models/test_minilm.py",
+        "models/test_live_windows.py",
         "models/test_measuring.py",
-        "models/test_sparse.py",
+        "models/test_minilm.py",
         "models/test_pictures.py",
+        "models/test_sparse.py",
         "models/test_speech.py",
         "models/test_stages.py",
         "models/test_states.py",
+        "models/test_t5.py",
         "models/test_template_limits.py",
+        "models/test_trained.py",
         "models/test_unread.py",
         "models/test_voice.py",
         "models/test_windows.py",
@@ -96,6 +101,9 @@ EITHER_LOOP = frozenset(
         "serve/test_bodies.py",
         "serve/test_calls.py",
         "serve/test_fields.py",
+        "serve/test_llama_clients.py",
+        "serve/test_operating.py",
+        "serve/test_pictures.py",
         "serve/test_protocols.py",
         "serve/test_rank_heads.py",
         "serve/test_rerank.py",
@@ -106,16 +114,23 @@ EITHER_LOOP = frozenset(
 TESTS = Path(__file__).resolve().parent
 
 
+@functools.cache
+def is_of_either_loop(path: Path) -> bool:
+    """Whether the file is in `EITHER_LOOP`; asked for each of its tests."""
+    return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix() in EITHER_LOOP
+
+
 def is_on_other_loop(item: pytest.Item) -> bool:
     """Whether a test of `EITHER_LOOP` is the one that its twin on the other loop makes needless."""
     call = getattr(item, "callspec", None)
     if call is None or "anyio_backend" not in call.params:
         return False
-    if not item.path.is_relative_to(TESTS):
+    if not is_of_either_loop(item.path):
         return False
-    if item.path.relative_to(TESTS).as_posix() not in EITHER_LOOP:
-        return False
-    loop = call.params["anyio_backend"][0]
+    backend = call.params["anyio_backend"]
+    if isinstance(backend, str):
+        return False  # the test asks for this loop alone
+    loop = backend[0]
     # A name is the same in every process; so is the loop without which it is left.
     name = item.nodeid.replace("trio", "asyncio", 1)
     return bool(("asyncio", "trio")[zlib.crc32(name.encode()) % 2] != loop)

@@ -7,9 +7,9 @@ Not here: what the rows say (Graph.plot, DevicePlan.plot, SchedulePlan.plot), ti
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
-from xml.sax.saxutils import escape
 
 from aggml.errors import InvalidArgument
 from aggml.process.paths import user_path
@@ -54,7 +54,7 @@ class DrawnRow(NamedTuple):
 
 def xml_text(text: str) -> str:
     """A text as XML may contain it: escaped, and without the characters that XML excludes."""
-    return escape(_NO_XML.sub("\N{REPLACEMENT CHARACTER}", text), {'"': "&quot;"})
+    return html.escape(_NO_XML.sub("\N{REPLACEMENT CHARACTER}", text))
 
 
 def _lanes(rows: Sequence[DrawnRow]) -> list[int]:

@@ -120,8 +120,14 @@ async def test_each_of_eight_sequences_with_four_adapters_answers_as_its_merged_
     assert all(np.abs(wanted[name, 0][0] - plain).max() > 0.1 for name in NAMES)
 
 
+OTHERS = sorted(set(random_models.LAYOUTS) - set(LAYOUTS))
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("layout", sorted(set(random_models.LAYOUTS) - set(LAYOUTS)))
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(x, marks=[pytest.mark.slow] if i % 4 else []) for i, x in enumerate(OTHERS)],
+)
 async def test_every_matrix_that_a_layout_lets_adapters_change_is_changed(
     backend: aggml.Backend, tmp_path: Path, layout: str
 ) -> None:

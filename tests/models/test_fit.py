@@ -65,7 +65,10 @@ def bounded(memory: Memory, said: Fit) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.slow] if i % 4 else []) for i, x in enumerate(TEXT)],
+)
 async def test_a_decoder_takes_what_was_said_before(tmp_path: Path, name: str) -> None:
     path = random_models.write(tmp_path / "model.gguf", name)
     async with aggml.get_device("CPU").backend(n_threads=2) as backend:

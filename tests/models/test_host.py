@@ -637,7 +637,7 @@ async def at_random(
     assert taken(host) <= limit
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_two_hundred_uses_of_three_models_where_two_fit(
     files: dict[str, Path],
     totals: dict[str, int],

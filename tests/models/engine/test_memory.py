@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from aggml.models.text_model import TextModel
 
 
+#: Of thousands of lines, all but these are skipped by the expressions: this is read at each step.
+_AREA = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ", re.MULTILINE)
+_ANONYMOUS = re.compile(rb"^Anonymous: +(\d+) kB$", re.MULTILINE)
+
+
 def resident(decoder: PagedDecoder) -> int:
     """Bytes of memory that the system has given to a decoder's caches.
 
@@ -37,13 +42,13 @@ def resident(decoder: PagedDecoder) -> int:
     for held, _ in decoder._maps:
         first = ctypes.addressof(ctypes.c_char.from_buffer(held))
         ranges.append((first, first + len(held)))
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
-        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
-            begin, end = (int(x, 16) for x in found.groups())
-            inside = any(first <= begin and end <= last for first, last in ranges)
-        elif inside and line.startswith("Anonymous:"):
-            total += int(line.split()[1]) * 1024
+    total, text = 0, Path("/proc/self/smaps").read_bytes()
+    for found in _AREA.finditer(text):
+        begin, end = (int(x, 16) for x in found.groups())
+        if any(first <= begin and end <= last for first, last in ranges):
+            size = _ANONYMOUS.search(text, found.end())
+            assert size is not None
+            total += int(size[1]) * 1024
     return total
 
 

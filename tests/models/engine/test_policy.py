@@ -251,7 +251,9 @@ def finish(machine: Machine) -> None:
     assert not machine.shares._requests
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [pytest.param(i, marks=[pytest.mark.slow] if i > 1 else []) for i in range(PARTS)]
+)
 def test_random_events_lose_nobody_and_promise_nothing_twice(part: int) -> None:
     """In every other part preempted requests keep what is computed, else it is computed again."""
     played = 0

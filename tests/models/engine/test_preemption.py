@@ -5,7 +5,7 @@ Not here: who is preempted (test_policy.py), random programs (test_random_reques
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -51,23 +51,43 @@ def streams(n: int, length: int, **options: Any) -> list[TextRequest]:
     ]
 
 
+def urgent() -> list[TextRequest]:
+    """Four short requests that everybody else has to make room for."""
+    return [
+        request(prompt(11, 50 + i), 6, seed=i if i % 2 else None, priority=10) for i in range(4)
+    ]
+
+
+class Undisturbed(NamedTuple):
+    """What a layout does on a machine that is idle, or nearly so."""
+
+    streams: list[list[int]]
+    urgent: list[list[int]]
+    steps: list[int]
+
+
+_undisturbed: dict[str, Undisturbed] = {}
+
+
+async def undisturbed(folder: Path, layout: str) -> Undisturbed:
+    """The answers of the streams and of the urgent requests; computed once in a process."""
+    if layout not in _undisturbed:
+        async with engines(folder, layout, slots=8) as engine:
+            alone = [await answer(engine, x) for x in streams(8, 40)]
+            quick = [await answer(engine, x) for x in urgent()]
+        async with engines(folder, layout, slots=8) as engine:
+            idle = await steps_to_first_token(engine, urgent())
+        _undisturbed[layout] = Undisturbed(alone, quick, idle)
+    return _undisturbed[layout]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_four_urgent_requests_on_a_full_machine(
     tmp_path: Path, layout: str, way: str
 ) -> None:
     """Their first tokens come within two steps of an idle machine; nobody's tokens change."""
-
-    def urgent() -> list[TextRequest]:
-        return [
-            request(prompt(11, 50 + i), 6, seed=i if i % 2 else None, priority=10) for i in range(4)
-        ]
-
-    async with engines(tmp_path, layout, slots=8) as engine:
-        alone = [await answer(engine, x) for x in streams(8, 40)]
-        quick = [await answer(engine, x) for x in urgent()]
-    async with engines(tmp_path, layout, slots=8) as engine:
-        idle = await steps_to_first_token(engine, urgent())
+    alone, quick, idle = await undisturbed(tmp_path, layout)
     async with engines(tmp_path, layout, slots=8, **WAYS[way]) as engine:
         long = streams(8, 40)
         found: dict[int, list[int]] = {}
