@@ -7,10 +7,12 @@ making the tensors (folder.py).
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aggml import DType
+from aggml.models.checkpoints.config import UNREADABLE
 from aggml.models.checkpoints.recipes import Recipe
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import MOST_LAYERS
@@ -194,10 +196,11 @@ class Translation:
         if isinstance(rule, str):
             return Made(tuple(sources), None, _kind(arrays, sources, target), arrays[0].shape)
         try:
-            shape = rule.shape([x.shape for x in arrays], self.config)
+            with self.config.reading(f"tensor {target!r}") if not arrays else nullcontext():
+                shape = rule.shape([x.shape for x in arrays], self.config)
         except ModelError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             shapes = ", ".join(
                 f"{x!r} {list(a.shape)}" for x, a in zip(sources, arrays, strict=True)
             )
