@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
+import operator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from aggml.errors import AggmlError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "whole"]
+__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "shown", "whole"]
 
+MOST_WORKERS = 1 << 16  # of a stage: each is a task, whether there is an item for it or not
 SHOWN = 80  # characters of an item in a message
 
 
@@ -31,19 +37,24 @@ class StageError(AggmlError, RuntimeError):
     """
 
     def __init__(self, stage: str, item: object, cause: BaseException) -> None:
-        why = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        on = "" if stage == "source" else f" failed on the item {_shown(item)}"
+        try:
+            why = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        except Exception:  # an exception of somebody else, which has no text
+            why = type(cause).__name__
+        on = "" if stage == "source" else f" failed on the item {shown(item)}"
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
         self.stage: str = stage
         self.item: object = item
         self.__cause__ = cause
 
 
-def _shown(item: object) -> str:
+def shown(item: object) -> str:
+    """A value for a message: short, in one line, whatever it is."""
     try:
         text = repr(item)
     except Exception:
         return f"of type {type(item).__name__}"
+    text = " ".join(text[: 4 * SHOWN].split())  # an array has several lines
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
@@ -104,13 +115,13 @@ class Stage:
     ) -> None:
         given: object = fn
         if not callable(given) or isinstance(given, (Stage, Fan)):
-            raise InvalidArgument(f"[Stage] fn is {_shown(fn)}, expected an async function")
+            raise InvalidArgument(f"[Stage] fn is {shown(fn)}, expected an async function")
         named: object = name
         if named is not None and not (isinstance(named, str) and named):
-            raise InvalidArgument(f"[Stage] name is {_shown(name)}, expected a text")
+            raise InvalidArgument(f"[Stage] name is {shown(name)}, expected a text")
         self.fn: Callable[[Any], Any] = fn
         self.name: str = _name_of(fn) if name is None else name
-        self.workers: int = whole("Stage", "workers", workers, 1)
+        self.workers: int = whole("Stage", "workers", workers, 1, MOST_WORKERS)
         self.batch: int | None = None if batch is None else whole("Stage", "batch", batch, 1)
         self.within: float = _seconds("within", within)
         self.buffer: int | None = None if buffer is None else whole("Stage", "buffer", buffer, 1)
@@ -155,27 +166,35 @@ def as_stage(place: str, given: object) -> Stage | Fan:
         return given
     if not callable(given):
         raise InvalidArgument(
-            f"[{place}] a stage is {_shown(given)}, expected an async function, Stage or fan"
+            f"[{place}] a stage is {shown(given)}, expected an async function, Stage or fan"
         )
     return Stage(given)
 
 
-def whole(place: str, name: str, value: object, least: int) -> int:
-    """A whole number, at least ``least``."""
-    if type(value) is not int or value < least:
+def whole(
+    place: str, name: str, value: Any, least: int, most: int | None = None  # noqa: ANN401
+) -> int:  # fmt: skip
+    """A whole number of Python or numpy, within ``least`` and ``most``."""
+    found = None
+    if not isinstance(value, (bool, np.bool_)):
+        with suppress(TypeError):
+            found = operator.index(value)
+    if found is None or found < least or (most is not None and found > most):
+        wanted = f"at least {least}" if most is None else f"{least} to {most}"
         raise InvalidArgument(
-            f"[{place}] {name} is {_shown(value)}, expected a whole number of at least {least}"
+            f"[{place}] {name} is {shown(value)}, expected a whole number of {wanted}"
         )
-    return value
+    return found
 
 
 def _seconds(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool) or not isinstance(value, (int, float))
-        or not math.isfinite(value) or value < 0
-    ):  # fmt: skip
-        raise InvalidArgument(f"[Stage] {name} is {_shown(value)}, expected seconds, not negative")
-    return float(value)
+    found = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_)):
+        with suppress(OverflowError):
+            found = float(value)
+    if not math.isfinite(found) or found < 0:
+        raise InvalidArgument(f"[Stage] {name} is {shown(value)}, expected seconds, not negative")
+    return found
 
 
 def _name_of(fn: object) -> str:
