@@ -19,7 +19,7 @@ from aggml.devices.cpu import CPUDevice
 from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
 from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
@@ -287,8 +287,8 @@ async def fit(
     """
     where = file_path("fit", "path", path)
     bound = None if memory is None else integer("fit", "memory", memory, 1)
-    length = None if ctx is None else integer("fit", "ctx", ctx, 1)
-    sequences = None if slots is None else integer("fit", "slots", slots, 1)
+    length = None if ctx is None else integer("fit", "ctx", ctx, 1, MOST_POSITIONS)
+    sequences = None if slots is None else integer("fit", "slots", slots, 1, MOST_SLOTS)
     element = cache_type(cache)
     site = None if backend is None else site_of(backend)
     given = adapters_of("fit", adapters, control_vectors)

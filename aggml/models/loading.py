@@ -19,7 +19,7 @@ import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.adapters.given import GivenAdapters, adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
 from aggml.models.chat.template import DEFAULT, sources_of
 from aggml.models.chat.tools import FORMATS, format_called
 from aggml.models.checking import describe_checked, vocabulary_problems
@@ -162,8 +162,8 @@ def load(
     """
     place = "load"
     where = file_path(place, "path", path)
-    asked = None if ctx is None else integer(place, "ctx", ctx, 1)
-    sequences = None if slots is None else integer(place, "slots", slots, 1)
+    asked = None if ctx is None else integer(place, "ctx", ctx, 1, MOST_POSITIONS)
+    sequences = None if slots is None else integer(place, "slots", slots, 1, MOST_SLOTS)
     element = _cache_type(cache)
     limits = EngineLimits(
         memory=None if memory is None else integer(place, "memory", memory, 1),
@@ -175,7 +175,7 @@ def load(
         prefix_folder=None if prefix_folder is None
         else file_path(place, "prefix_folder", prefix_folder),
     )  # fmt: skip
-    if dtype is not None and dtype not in ELEMENTS:
+    if dtype is not None and not (isinstance(dtype, str) and dtype in ELEMENTS):
         raise InvalidArgument(
             f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,6 @@ from aggml.models.arguments import (
     flag,
     integer,
     number,
-    one_text,
     shown,
     stop_ids_of,
     text_list,
@@ -32,11 +31,12 @@ from aggml.models.engine.grammars import Grammar, grammar_of
 from aggml.models.engine.requests import TextRequest, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 
 LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
+LARGEST: Final = 1e38  # of what logits, which are float32, are multiplied by, or what is added
 STOPS: Final = 64  # the most stop texts
 LONGEST_STOP: Final = 1000  # characters
 BREAKING: Final = 64  # the most texts that no repetition reaches over
@@ -118,9 +118,11 @@ def options_of(
     least = integer(place, "min_tokens", given["min_tokens"], 0)
     most = integer(place, "max_tokens", given["max_tokens"], 0)
     rules = Rules(
-        presence=number(place, "presence_penalty", given["presence_penalty"], -math.inf),
-        frequency=number(place, "frequency_penalty", given["frequency_penalty"], -math.inf),
-        repetition=number(place, "repetition_penalty", given["repetition_penalty"], 0, above=True),
+        presence=number(place, "presence_penalty", given["presence_penalty"], -LARGEST, LARGEST),
+        frequency=number(place, "frequency_penalty", given["frequency_penalty"], -LARGEST, LARGEST),
+        repetition=number(
+            place, "repetition_penalty", given["repetition_penalty"], 1 / LARGEST, LARGEST
+        ),
         bias=_biases(place, given["logit_bias"], vocabulary) | dict.fromkeys(suppressed, -math.inf),
         least=least,
     )
@@ -160,7 +162,7 @@ def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:
         dry_allowed_length=integer(place, "dry_allowed_length", given["dry_allowed_length"], 1),
         dry_range=None if limit is None else integer(place, "dry_range", limit, -1),
         dry_breakers=BREAKERS if given["dry_breakers"] is None
-        else tuple(text_list(place, "dry_breakers", given["dry_breakers"])),
+        else tuple(text_list(place, "dry_breakers", given["dry_breakers"], ordered=False)),
         dynatemp_range=number(place, "dynatemp_range", given["dynatemp_range"], 0),
         dynatemp_exponent=number(place, "dynatemp_exponent", given["dynatemp_exponent"], 0),
         mirostat=integer(place, "mirostat", given["mirostat"], 0, 2),
@@ -208,11 +210,7 @@ def _stops(place: str, given: Any) -> tuple[str, ...]:
         return ()
     if isinstance(given, str):
         given = (given,)
-    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
-        raise InvalidArgument(
-            f"[{place}] stop is {shown(given)}, expected a text or a list of them"
-        )
-    found = tuple(one_text(place, f"stop[{i}]", x) for i, x in enumerate(given))
+    found = tuple(text_list(place, "stop", given, "a text or a list of them", ordered=False))
     if len(found) > STOPS:
         raise InvalidArgument(f"[{place}] stop has {len(found)} texts, at most {STOPS} are allowed")
     for i, x in enumerate(found):
@@ -233,7 +231,7 @@ def _biases(place: str, given: Any, vocabulary: int) -> dict[int, float]:
         )
     return {
         integer(place, "logit_bias: a token", token, 0, vocabulary - 1): number(
-            place, f"logit_bias[{shown(token)}]", bias, -math.inf
+            place, f"logit_bias[{shown(token)}]", bias, -LARGEST, LARGEST
         )
         for token, bias in given.items()
     }
