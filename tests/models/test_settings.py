@@ -111,6 +111,8 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("llama4-interleaved", {"interleave_moe_layer_step": "big"}, "interleave_moe_layer_step = "),
     ("falcon-h1-tied", {"ssm_in_multiplier": float("inf")}, "ssm_in_multiplier = .*finite"),
     ("falcon-h1", {"ssm_multipliers": [1.0, "a", 1.0, 1.0, 1.0]}, "ssm_multipliers = .*a list of"),
+    ("falcon-h1", {"mamba_rms_norm": False}, "mamba_rms_norm = false, but the folder has"),
+    ("olmo2", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* no sliding_window"),
     ("lfm2", {"conv_L_cache": 0}, "conv_L_cache = 0, expected"),
     ("nemotron_h", {"mamba_num_heads": "4"}, "mamba_num_heads = '4', expected"),
 ]  # fmt: skip
