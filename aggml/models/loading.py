@@ -33,7 +33,14 @@ from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescripti
 from aggml.models.encoder_decoder_model import EncoderDecoderModel
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
-from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
+from aggml.models.engine.opening import (
+    SLOTS,
+    WINDOWS,
+    EngineLimits,
+    allocates_whole,
+    engine_of,
+    is_short,
+)
 from aggml.models.errors import ModelError
 from aggml.models.fitting import fit_text
 from aggml.models.kv.page_files import identity_of
@@ -122,6 +129,8 @@ def load(
             None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
+            A device with memory of its own has all of it from the beginning: there ``ctx`` and
+            ``slots`` become what fits in it, and what does not fit raises MemoryShortage.
         chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
             pauses of others by a step of that size.
         max_waiting: requests that wait for a slot; more are refused.
@@ -506,7 +515,7 @@ async def load_engine(
     if limits.memory is not None or is_short(site, size):
         fits = await fit_text(
             model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes, draft,
-            mmproj,
+            mmproj, limits.kv_memory if allocates_whole(site) else None,
         )  # fmt: skip
         ctx, slots = fits.ctx, fits.slots
         if limits.memory is not None:
