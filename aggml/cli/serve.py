@@ -160,8 +160,9 @@ def _named_values(
     help="Most sequences that are computed at the same time. [default: 16; 4 windows of speech]",
 )  # fmt: skip
 @click.option(
-    "--kv-memory", type=click.IntRange(1), default=512, show_default=True, metavar="MB",
-    help="Megabytes of memory for the keys and values of all sequences.",
+    "--kv-memory", type=click.IntRange(1), metavar="MB",
+    help="Megabytes of memory for the keys and values of all sequences. [default: 512; of a device "
+    "with memory of its own what fits]",
 )  # fmt: skip
 @click.option(
     "--prefix-cache", type=click.IntRange(0), metavar="MB",
@@ -234,7 +235,7 @@ def serve(
         slots=given["slots"],
         ctx=given["ctx"],
         cache=given["cache"],
-        kv_memory=given["kv_memory"] << 20,
+        kv_memory=None if given["kv_memory"] is None else given["kv_memory"] << 20,
         chunk=given["chunk"],
         max_waiting=given["queue"],
         prefix_cache=None if given["prefix_cache"] is None else given["prefix_cache"] << 20,

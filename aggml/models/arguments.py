@@ -21,12 +21,14 @@ from aggml import InvalidArgument
 from aggml.pipeline.urgency import current_urgency
 
 __all__ = [
-    "file_path", "flag", "integer", "number", "one_text", "prompt_of", "recordings_of",
-    "sequences_of", "shown",
-    "stop_ids_of", "text_list", "token_ids", "urgency_of",
+    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterated", "number",
+    "one_text", "prompt_of", "recordings_of", "sequences_of", "shown", "stop_ids_of", "text_list",
+    "token_ids", "urgency_of",
 ]  # fmt: skip
 
 PRIORITY = 1 << 31  # the highest
+MOST_POSITIONS = 1 << 30  # of a sequence: positions are int32
+MOST_SLOTS = 1 << 16
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -36,6 +38,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:
         text = "a value that cannot be shown"
+    text = " ".join(text[: 4 * SHOWN].split())  # an array has several lines
     text = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
     return text if isinstance(value, str) or value is None else f"{text} ({type(value).__name__})"
 
@@ -57,8 +60,13 @@ def integer(
             wanted = f"within {least} and {most}"
         else:
             wanted = "not negative" if least == 0 else f"at least {least}"
-        raise InvalidArgument(f"[{place}] {name} is {found}, must be {wanted}")
+        raise InvalidArgument(f"[{place}] {name} is {_digits(found)}, must be {wanted}")
     return found
+
+
+def _digits(value: int) -> str:
+    """A whole number for a message; Python refuses to write those of thousands of digits."""
+    return str(value) if abs(value) < 1 << 128 else shown(value)
 
 
 def number(
@@ -68,7 +76,12 @@ def number(
     """A finite number within ``least`` and ``most``; with ``above``, greater than ``least``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a number")
-    found = float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(value)}, which is beyond the range of a number (float)"
+        ) from None
     if not math.isfinite(found):
         raise InvalidArgument(f"[{place}] {name} is {found}, expected a finite number")
     if found < least or found > most or (above and found == least):
@@ -96,6 +109,15 @@ def urgency_of(place: str, priority: Any, deadline: Any) -> tuple[int, float | N
     return found or item.priority, seconds
 
 
+def iterated(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401
+    """Token ids that may still come: a list, an array, an iterator."""
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable) or (
+        isinstance(value, np.ndarray) and value.ndim == 0
+    ):  # fmt: skip
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a list of token ids")
+    return value
+
+
 def flag(place: str, name: str, value: Any) -> bool:  # noqa: ANN401
     """True or False."""
     if not isinstance(value, (bool, np.bool_)):
@@ -116,20 +138,37 @@ def one_text(place: str, name: str, value: Any) -> str:  # noqa: ANN401
     return value
 
 
-def text_list(place: str, name: str, value: Any) -> list[str]:  # noqa: ANN401
-    """A list of texts. A single text is refused: its characters would become a list of texts."""
+def text_list(
+    place: str, name: str, value: Any, what: str = "a list of texts", *, ordered: bool = True  # noqa: ANN401
+) -> list[str]:  # fmt: skip
+    """A list of texts. A single text is refused: its characters would become a list of texts.
+
+    Args:
+        place: the call.
+        name: of the argument.
+        value: as it was given.
+        what: was expected.
+        ordered: whether the order matters, so that a set is refused.
+    """
+    value = value if ordered else _listed(value)
     if isinstance(value, str):
         raise InvalidArgument(
             f"[{place}] {name} is one text, {shown(value)}, expected a list of texts: put brackets "
             "around it"
         )
-    return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(_items(place, name, value))]
+    items = _items(place, name, value, what)
+    return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(items)]
+
+
+def _listed(value: Any) -> Any:  # noqa: ANN401
+    """A set as a list, which is the same each time; anything else as it is."""
+    return sorted(value, key=shown) if isinstance(value, (set, frozenset)) else value
 
 
 def _items(place: str, name: str, value: Any, what: str = "a list of texts") -> list[Any]:  # noqa: ANN401
-    """The elements of a list, a tuple, an array or the like."""
+    """The elements of a list, a tuple, an array or the like; a set has no order."""
     if (
-        isinstance(value, (bytes, bytearray, memoryview, Mapping))
+        isinstance(value, (bytes, bytearray, memoryview, Mapping, set, frozenset))
         or not isinstance(value, Iterable)
         or (isinstance(value, np.ndarray) and value.ndim == 0)
     ):
@@ -163,7 +202,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
     if items and not 0 <= min(items) <= max(items) < vocabulary:
         raise InvalidArgument(
             f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
-            f"given were {min(items)} to {max(items)}"
+            f"given were {_digits(min(items))} to {_digits(max(items))}"
         )
     return items
 
@@ -212,14 +251,21 @@ def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
     if not isinstance(given, str) or not given or "\0" in given:
         raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected the path of a file")
     try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(value)}, expected the path of a file: it has a lone "
+            "surrogate, which no file's name can have"
+        ) from None
+    try:
         return Path(given).expanduser()
     except RuntimeError as error:  # there is no such user
         raise InvalidArgument(f"[{place}] {name} is {shown(value)}: {error}") from None
 
 
 def stop_ids_of(place: str, value: Any, vocabulary: int) -> frozenset[int]:  # noqa: ANN401
-    """Tokens that end a text."""
-    return frozenset(token_ids(place, "stop_ids", value, vocabulary))
+    """Tokens that end a text; their order does not matter, so it may be a set."""
+    return frozenset(token_ids(place, "stop_ids", _listed(value), vocabulary))
 
 
 def recordings_of(place: str, value: Any) -> list[Any]:  # noqa: ANN401

@@ -19,7 +19,7 @@ from aggml.devices.cpu import CPUDevice
 from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
 from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
@@ -287,8 +287,8 @@ async def fit(
     """
     where = file_path("fit", "path", path)
     bound = None if memory is None else integer("fit", "memory", memory, 1)
-    length = None if ctx is None else integer("fit", "ctx", ctx, 1)
-    sequences = None if slots is None else integer("fit", "slots", slots, 1)
+    length = None if ctx is None else integer("fit", "ctx", ctx, 1, MOST_POSITIONS)
+    sequences = None if slots is None else integer("fit", "slots", slots, 1, MOST_SLOTS)
     element = cache_type(cache)
     site = None if backend is None else site_of(backend)
     given = adapters_of("fit", adapters, control_vectors)
@@ -336,14 +336,19 @@ async def fit_text(
     adapters: AdapterArrays | None = None,
     draft: Draft | None = None,
     mmproj: Path | None = None,
+    kv_memory: int | None = None,
 ) -> Fit:
     """`fit` for an open file of a model that continues text, for `load`; arguments as of `fit`.
+
+    ``kv_memory`` is what keys, values and states may take where they are allocated whole.
 
     It takes 5 to 40 ms, and gives way to other tasks meanwhile.
     """
     device = await _last_device(site)
     beside = await read_beside("load", description, file, draft, mmproj, device)
-    return await fit_model(description, file, site, memory, ctx, slots, cache, adapters, beside)
+    return await fit_model(
+        description, file, site, memory, ctx, slots, cache, adapters, beside, kv_memory
+    )
 
 
 async def fit_model(
@@ -356,6 +361,7 @@ async def fit_model(
     cache: DType,
     adapters: AdapterArrays | None = None,
     beside: Beside = Beside(),  # noqa: B008 it is frozen
+    kv_memory: int | None = None,
 ) -> Fit:
     """`fit` for an open file.
 
@@ -369,6 +375,7 @@ async def fit_model(
         cache: as for `fit`.
         adapters: adapters and control vectors that lie beside the weights.
         beside: what is computed beside the model.
+        kv_memory: bytes, at most, of keys, values and states; None: as ``memory`` has it.
     """
     if isinstance(model, EncoderDecoderDescription):
         raise aggml.Unsupported(
@@ -382,7 +389,7 @@ async def fit_model(
     tensors: Mapping[str, Tensor] = file.tensors
     if isinstance(model, EncoderDescription):
         tensors = EncoderFile(file, model, None).tensors  # some are made from others
-    search = _Search(model, tensors, devices, memory, cache, adapters, beside)
+    search = _Search(model, tensors, devices, memory, cache, adapters, beside, kv_memory)
     return await search.find(ctx, slots)
 
 
@@ -397,6 +404,7 @@ class _Search:
         cache: element type of keys and values.
         adapters: of the model.
         beside: what is computed beside the model.
+        kv_memory: bytes, at most, of keys, values and states; None: any.
     """
 
     def __init__(
@@ -408,8 +416,10 @@ class _Search:
         cache: DType,
         adapters: AdapterArrays | None = None,
         beside: Beside = Beside(),  # noqa: B008 it is frozen
+        kv_memory: int | None = None,
     ) -> None:
         self._beside = beside
+        self._kv_memory = kv_memory
         self._model = model
         uses = getattr(model, "uses", None)
         self._tensors = {n: t for n, t in tensors.items() if uses is None or uses(n)}
@@ -493,6 +503,9 @@ class _Search:
         )
         memory = found.memory or 0
         what = "memory=" if self._given is not None else "the free memory"
+        bound = self._kv_memory
+        if bound is not None and missing == found.pages - bound:
+            memory, what = bound, "kv_memory="
         would = []
         if shorter is not None:
             would.append(f"ctx={shorter} with slots={found.slots}")
@@ -516,8 +529,9 @@ class _Search:
         Where free memory counts, and not a bound of the caller, mapped weights of which there are
         packed copies count once: the system drops pages of a file when memory is short.
         """
+        over = 0 if self._kv_memory is None else found.pages - self._kv_memory
         if found.memory is None:
-            return 0
+            return over
         need = found.total
         if self._given is None:
             need -= min(found.packed, self._mapped_and_packed)
@@ -526,7 +540,7 @@ class _Search:
             free = self._free[0]
             if free is not None and self._devices[0].type is not DeviceType.CPU:
                 missing = max(missing, found.total - free)
-        return missing
+        return max(missing, over) if self._kv_memory is not None else missing
 
     async def _fit(self, ctx: int, slots: int) -> Fit:
         model, tensors = self._model, self._tensors

@@ -19,7 +19,7 @@ import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.adapters.given import GivenAdapters, adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
 from aggml.models.chat.template import DEFAULT, sources_of
 from aggml.models.chat.tools import FORMATS, format_called
 from aggml.models.checking import describe_checked, vocabulary_problems
@@ -33,7 +33,14 @@ from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescripti
 from aggml.models.encoder_decoder_model import EncoderDecoderModel
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
-from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
+from aggml.models.engine.opening import (
+    SLOTS,
+    WINDOWS,
+    EngineLimits,
+    allocates_whole,
+    engine_of,
+    is_short,
+)
 from aggml.models.errors import ModelError
 from aggml.models.fitting import fit_text
 from aggml.models.kv.page_files import identity_of
@@ -122,6 +129,8 @@ def load(
             is computed; it must stay open. None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
+            A device with memory of its own has all of it from the beginning: there ``ctx`` and
+            ``slots`` become what fits in it, and what does not fit raises MemoryShortage.
         chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
             pauses of others by a step of that size.
         max_waiting: requests that wait for a slot; more are refused.
@@ -162,8 +171,8 @@ def load(
     """
     place = "load"
     where = file_path(place, "path", path)
-    asked = None if ctx is None else integer(place, "ctx", ctx, 1)
-    sequences = None if slots is None else integer(place, "slots", slots, 1)
+    asked = None if ctx is None else integer(place, "ctx", ctx, 1, MOST_POSITIONS)
+    sequences = None if slots is None else integer(place, "slots", slots, 1, MOST_SLOTS)
     element = _cache_type(cache)
     limits = EngineLimits(
         memory=None if memory is None else integer(place, "memory", memory, 1),
@@ -175,7 +184,7 @@ def load(
         prefix_folder=None if prefix_folder is None
         else file_path(place, "prefix_folder", prefix_folder),
     )  # fmt: skip
-    if dtype is not None and dtype not in ELEMENTS:
+    if dtype is not None and not (isinstance(dtype, str) and dtype in ELEMENTS):
         raise InvalidArgument(
             f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
         )
@@ -506,7 +515,7 @@ async def load_engine(
     if limits.memory is not None or is_short(site, size):
         fits = await fit_text(
             model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes, draft,
-            mmproj,
+            mmproj, limits.kv_memory if allocates_whole(site) else None,
         )  # fmt: skip
         ctx, slots = fits.ctx, fits.slots
         if limits.memory is not None:

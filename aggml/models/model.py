@@ -318,7 +318,7 @@ class Model(ABC):
         name = self.prompt if prompt is None else prompt
         if name is None:
             return [*texts]
-        if name not in self.prompts:
+        if not isinstance(name, str) or name not in self.prompts:
             known = ", ".join(map(repr, self.prompts)) or "none"
             raise InvalidArgument(
                 f"[{what}] prompt is {shown(name)}, but the model's folder names {known}"

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
+from aggml.models.arguments import shown
 from aggml.models.lifetime import closed_error
 from aggml.process.alive import there
 
@@ -161,7 +162,9 @@ def site_of(given: Backend | Scheduler) -> Site:
         return _Several(given)
     if isinstance(given, Backend):
         return _One(given)
-    raise InvalidHandle(f"[aggml.models] {given!r} is neither a Backend nor a Scheduler")
+    raise InvalidHandle(
+        f"[aggml.models] backend is {shown(given)}, expected a Backend or a Scheduler"
+    )
 
 
 def free_with(owner: object, graph: Graph) -> None:

@@ -46,7 +46,7 @@ from aggml.models.speech.live import (
 from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
-from aggml.models.speech.waves import RATE
+from aggml.models.speech.waves import RATE, rate_of
 from aggml.models.speech.windows import REPEATS, TEMPERATURES, Asked, Said, Window, Windows
 from aggml.models.speech.words import Word
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeechModel"]
 
+HOTTEST: Final = 1e30  # temperature; logits are float32
 MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
 
@@ -185,9 +186,7 @@ class SpeechModel(Model):
         self._check_open(place)
         asked = self._asked(place, language, task, timestamps, temperature, seed)
         asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
-        hertz = RATE if rate is None else integer(place, "rate", rate, -(1 << 63))
-        if hertz < 1:
-            raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
+        hertz = RATE if rate is None else rate_of(place, rate)
         if isinstance(samples, bytes):
             raise InvalidArgument(
                 f"[{place}] samples is {shown(samples)}, expected an array or a path: "
@@ -286,7 +285,7 @@ class SpeechModel(Model):
         # drawn texts would not agree with each other
         asked = self._asked(place, language, "transcribe", True, 0.0, None)
         asked = replace(asked, beam=self._beam(place, beam_size))
-        hertz = integer(place, "rate", rate, 1, 1 << 24)
+        hertz = rate_of(place, rate)
         seconds = number(place, "step", step, 0, above=True)
         before = one_text(place, "prompt", prompt)
         pieces = heard_chunks(place, chunks, hertz)
@@ -431,9 +430,9 @@ class SpeechModel(Model):
             )
         given: Any = temperature
         if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
-            heats = [number(place, f"temperature[{i}]", x, 0) for i, x in enumerate(given)]
+            heats = [number(place, f"temperature[{i}]", x, 0, HOTTEST) for i, x in enumerate(given)]
         else:
-            heats = [number(place, "temperature", given, 0)]
+            heats = [number(place, "temperature", given, 0, HOTTEST)]
         if not heats:
             raise InvalidArgument(f"[{place}] temperature is empty, expected at least one number")
         times = flag(place, "timestamps", timestamps)

@@ -940,7 +940,7 @@ class TextModel(Model):
         """The logits or hidden states of all tokens of each sequence, with its pictures."""
         for ids in sequences:
             if not len(ids):
-                raise InvalidArgument(f"[{what}] there must be at least one token")
+                raise InvalidArgument(f"[{what}] ids are empty, there must be at least one token")
             if len(ids) > self.ctx:
                 raise TooLongError(
                     f"[{what}] {len(ids)} tokens do not fit into a context of {self.ctx}: load "
@@ -1003,7 +1003,7 @@ class TextModel(Model):
             return SeenPrompt(list(prompt), ())
         ids = (await self._encoded([prompt]))[0]
         if not ids:
-            raise InvalidArgument("[generate] there must be at least one token")
+            raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
         return SeenPrompt(ids, ())
 
     def _ends(self) -> frozenset[int]:

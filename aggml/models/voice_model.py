@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import integer, number, shown
+from aggml.models.arguments import number, shown
 from aggml.models.model import Model
 from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.spans import Span, SpanFinder, SpanRules
 from aggml.models.speech.voice import WINDOW, VoiceState
-from aggml.models.speech.waves import RATE
+from aggml.models.speech.waves import RATE, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
@@ -116,7 +116,7 @@ class VoiceModel(Model):
         """
         place = "listen"
         self._check_open(place)
-        hertz = integer(place, "rate", rate, 1, 1 << 24)
+        hertz = rate_of(place, rate)
 
         def samples(name: str, seconds: float) -> int:
             return round(number(place, name, seconds, 0) * RATE)
@@ -142,13 +142,13 @@ class VoiceModel(Model):
             rate: samples a second.
 
         Raises:
-            InvalidArgument: ``samples`` is no audio, or ``rate`` is below 1.
+            InvalidArgument: ``samples`` is no audio, or ``rate`` no rate of sound.
             InvalidState: the model is closed.
 
         Cancellation: aborts the computation.
         """
         self._check_open("probabilities")
-        hertz = integer("probabilities", "rate", rate, 1, 1 << 24)
+        hertz = rate_of("probabilities", rate)
         pieces = [x async for x in heard_chunks("probabilities", [samples], hertz)]
         whole = np.concatenate([np.empty(0, np.float32), *pieces])
         with self._open("probabilities"):

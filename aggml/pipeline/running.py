@@ -74,9 +74,9 @@ def run(
             f"[run] source is of type {type(source).__name__}, expected an iterable or an async one"
         )
     if not isinstance(ordered, bool):
-        raise InvalidArgument(f"[run] ordered is {ordered!r}, expected True or False")
+        raise InvalidArgument(f"[run] ordered is {shown(ordered)}, expected True or False")
     if on_error is not None and not callable(on_error):
-        raise InvalidArgument(f"[run] on_error is {on_error!r}, expected a function or None")
+        raise InvalidArgument(f"[run] on_error is {shown(on_error)}, expected a function or None")
     size = whole("run", "buffer", buffer, 1)
     return _open(
         PipelineResults(source, [as_stage("run", x) for x in stages], size, ordered, on_error)

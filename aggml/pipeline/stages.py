@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
+import operator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from aggml.errors import AggmlError, InvalidArgument
 
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "shown", "whole"]
 
+MOST_WORKERS = 1 << 16  # of a stage: each is a task, whether there is an item for it or not
 SHOWN = 80  # characters of an item in a message
 
 
@@ -31,7 +37,10 @@ class StageError(AggmlError, RuntimeError):
     """
 
     def __init__(self, stage: str, item: object, cause: BaseException) -> None:
-        why = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        try:
+            why = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        except Exception:  # an exception of somebody else, which has no text
+            why = type(cause).__name__
         on = "" if stage == "source" else f" failed on the item {shown(item)}"
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
         self.stage: str = stage
@@ -40,11 +49,12 @@ class StageError(AggmlError, RuntimeError):
 
 
 def shown(item: object) -> str:
-    """The beginning of what an item looks like."""
+    """A value for a message: short, in one line, whatever it is."""
     try:
         text = repr(item)
     except Exception:
         return f"of type {type(item).__name__}"
+    text = " ".join(text[: 4 * SHOWN].split())  # an array has several lines
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
@@ -111,7 +121,7 @@ class Stage:
             raise InvalidArgument(f"[Stage] name is {shown(name)}, expected a text")
         self.fn: Callable[[Any], Any] = fn
         self.name: str = _name_of(fn) if name is None else name
-        self.workers: int = whole("Stage", "workers", workers, 1)
+        self.workers: int = whole("Stage", "workers", workers, 1, MOST_WORKERS)
         self.batch: int | None = None if batch is None else whole("Stage", "batch", batch, 1)
         self.within: float = _seconds("within", within)
         self.buffer: int | None = None if buffer is None else whole("Stage", "buffer", buffer, 1)
@@ -161,22 +171,30 @@ def as_stage(place: str, given: object) -> Stage | Fan:
     return Stage(given)
 
 
-def whole(place: str, name: str, value: object, least: int) -> int:
-    """A whole number, at least ``least``."""
-    if type(value) is not int or value < least:
+def whole(
+    place: str, name: str, value: Any, least: int, most: int | None = None  # noqa: ANN401
+) -> int:  # fmt: skip
+    """A whole number of Python or numpy, within ``least`` and ``most``."""
+    found = None
+    if not isinstance(value, (bool, np.bool_)):
+        with suppress(TypeError):
+            found = operator.index(value)
+    if found is None or found < least or (most is not None and found > most):
+        wanted = f"at least {least}" if most is None else f"{least} to {most}"
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, expected a whole number of at least {least}"
+            f"[{place}] {name} is {shown(value)}, expected a whole number of {wanted}"
         )
-    return value
+    return found
 
 
 def _seconds(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool) or not isinstance(value, (int, float))
-        or not math.isfinite(value) or value < 0
-    ):  # fmt: skip
+    found = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_)):
+        with suppress(OverflowError):
+            found = float(value)
+    if not math.isfinite(found) or found < 0:
         raise InvalidArgument(f"[Stage] {name} is {shown(value)}, expected seconds, not negative")
-    return float(value)
+    return found
 
 
 def _name_of(fn: object) -> str:

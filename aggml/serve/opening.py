@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 
-from aggml import models
+from aggml import Scheduler, best_device, models
 from aggml.models import ModelError, TextModel, VoiceModel
 from aggml.process.paths import user_path
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from aggml import Backend, Scheduler
+    from aggml import Backend
     from aggml.models import Model
 
 __all__ = ["Limits", "Served", "load_served", "name_of", "prepare"]
 
 SLOTS: Final = 16
+KV_MEMORY: Final = 512 << 20  # in host memory, where a sequence takes memory as it grows
 PART: Final = re.compile(r"-\d{5}-of-\d{5}$")  # ends the stem of one of several files
 
 
@@ -37,7 +38,8 @@ class Limits:
         slots: sequences that run at a time; None: 16, and of speech 4 windows.
         ctx: the most positions of one sequence; None: what the model was trained for, at most 4096.
         cache: element type of keys and values.
-        kv_memory: bytes for keys and values of all sequences.
+        kv_memory: bytes for keys and values of all sequences; None: 512 MB, of a device with memory
+            of its own what fits.
         chunk: tokens in one step, of running sequences and of prompts.
         max_waiting: requests that wait; more are refused.
         prefix_cache: bytes of ``kv_memory`` that may keep the beginnings of recent prompts, while
@@ -53,7 +55,7 @@ class Limits:
     slots: int | None = None
     ctx: int | None = None
     cache: str = "f16"
-    kv_memory: int = 512 << 20
+    kv_memory: int | None = None
     chunk: int = 128
     max_waiting: int = 256
     prefix_cache: int | None = None
@@ -66,16 +68,34 @@ class Limits:
         """Sequences that run at a time, of a model that continues text."""
         return SLOTS if self.slots is None else self.slots
 
-    def options(self) -> dict[str, Any]:
-        """The same as arguments of `aggml.models.load`."""
-        prefix_cache = None if self.prefix_cache is None else min(self.prefix_cache, self.kv_memory)
+    def options(self, backend: Backend | Scheduler | None = None) -> dict[str, Any]:
+        """The same as arguments of `aggml.models.load`.
+
+        Args:
+            backend: where the model is to be computed; None: on the best device.
+        """
+        memory = self.kv_memory
+        if memory is None and not _has_own_memory(backend):
+            memory = KV_MEMORY
+        prefix_cache = self.prefix_cache
+        if prefix_cache is not None and memory is not None:
+            prefix_cache = min(prefix_cache, memory)
         found: dict[str, Any] = {
-            "slots": self.slots, "ctx": self.ctx, "cache": self.cache,
-            "kv_memory": self.kv_memory,
+            "slots": self.slots, "ctx": self.ctx, "cache": self.cache, "kv_memory": memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
         more = {"chat_template": self.chat_template, "draft": self.draft, "mmproj": self.mmproj}
         return found | {k: x for k, x in more.items() if x}
+
+
+def _has_own_memory(backend: Backend | Scheduler | None) -> bool:
+    """Whether a device has memory of its own, where a model has all that it needs at once."""
+    if backend is None:
+        devices = [best_device()]
+    else:
+        all_of = backend.backends if isinstance(backend, Scheduler) else [backend]
+        devices = [x.device for x in all_of]
+    return any(not device.caps.buffer_from_host for device in devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +161,7 @@ async def load_served(
     if path.suffix != ".safetensors":  # of a detector of speech, which has no metadata
         with await models.open_model(path) as file:
             title = str(file.metadata.get("general.name", ""))
-    async with models.load(path, backend, progress=progress, **limits.options(), **more) as model:
+    options = await anyio.to_thread.run_sync(limits.options, backend)
+    async with models.load(path, backend, progress=progress, **options, **more) as model:
         await prepare(model, path)
         yield Served(name_of(path), title, model)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import random
 
 
-LOOPS: Final = ("asyncio",)  # hypercorn leaves its socket to the collector when it is cancelled
 SHORT: Final = 24
 AT_ONCE: Final = 16
 PATIENCE: Final = 300  # seconds for one request: longer is a hang, even on a slow machine

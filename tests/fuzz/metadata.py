@@ -211,7 +211,7 @@ async def results(path: Path) -> Any:
         if isinstance(model, aggml.models.EncoderModel):
             found = await model.embed_ids([ids_])
         else:
-            found = await model.logits(IDS)
+            found = await model.logits([x % model.vocabulary_size for x in IDS])
         assert np.isfinite(found).all()
         return found, words
 

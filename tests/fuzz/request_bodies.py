@@ -182,7 +182,7 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
     "embeddings": {
         "input": (
             lambda r: r.choice([text(r), [text(r) for _ in range(r.randint(1, 4))]]),
-            lambda r: r.choice([5, [], {}, [None], True, [True], ["a", 5]]),
+            lambda r: r.choice([5, [], {}, [None], True, [True], ["a", None]]),
         ),
         "dimensions": count(1, WIDTH, WIDTH + 1),
         "encoding_format": (

@@ -182,6 +182,11 @@ def test_patterns_allow_what_all_validators_take(
     [
         ({"exclusiveMinimum": 0, "maximum": 0.5}, "0.5", "0"),
         ({"exclusiveMaximum": 0.0, "minimum": -0.1}, "-0.1", "-0"),
+        ({"exclusiveMinimum": 7252.0, "maximum": 7252.001}, "7252.001", "7252"),
+        ({"exclusiveMinimum": 3, "exclusiveMaximum": 3.5}, "3.4", "3"),
+        ({"exclusiveMaximum": -97, "minimum": -97.5}, "-97.5", "-97"),
+        ({"exclusiveMinimum": True, "minimum": 10, "maximum": 10.25}, "10.125", "10"),
+        ({"exclusiveMinimum": 1.5, "exclusiveMaximum": 2}, "1.9999", "2"),
         ({"exclusiveMinimum": True, "minimum": 0, "maximum": 0.25}, "0.125", "0"),
     ],
 )

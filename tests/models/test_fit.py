@@ -15,7 +15,7 @@ from models import picture_files, random_models, speech_file
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models import Fit, Host, MemoryShortage, fit, load
+from aggml.models import Fit, Host, MemoryShortage, TextModel, fit, load
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
 from aggml.models.engine import speculation
@@ -396,6 +396,28 @@ async def test_a_device_is_not_promised_more_than_it_has(
         await fit(small, backend, memory=1 << 40, ctx=1 << 20, slots=4)
 
 
+@pytest.mark.parametrize("kv_memory", [600_000, 3_000_000, 6_000_000])
+async def test_kv_memory_binds_where_caches_are_allocated_whole(
+    small: Path, sim: tuple[SimDevice, aggml.Backend], kv_memory: int
+) -> None:
+    """Counted are the bytes that the device gave out, not those that the engine plans with."""
+    device, backend = sim
+    before = device.memory()[0]
+    async with load(small, backend, kv_memory=kv_memory) as model:
+        assert isinstance(model, TextModel)
+        taken = before - device.memory()[0] - model.memory.mapped - model.memory.scratch
+        assert model.memory.pages <= kv_memory
+        assert taken <= kv_memory + 4096
+        made = [x async for x in model.generate([1, 2, 3], max_tokens=4, stop_ids=[])]
+        assert len(made) == 4
+        assert model.memory.pages <= kv_memory
+    async with load(small, kv_memory=kv_memory, ctx=4096, slots=2) as model:
+        assert model.ctx == 4096  # in host memory sequences take memory as they grow
+    with pytest.raises(MemoryShortage, match=rf"kv_memory= is {kv_memory} bytes") as e:
+        await load(small, backend, kv_memory=kv_memory, ctx=1024, slots=4)
+    assert e.value.ctx is None or e.value.ctx < 1024
+
+
 @pytest.mark.parametrize("name", ["bert", "speech"])
 async def test_models_without_a_choice_say_what_is_missing(tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.gguf"
@@ -422,9 +444,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"memory": 0}, "memory is 0, must be at least 1"),
     ({"memory": 1.5}, "memory is 1.5"),
     ({"memory": "1G"}, "memory is '1G'"),
-    ({"ctx": 0}, "ctx is 0, must be at least 1"),
+    ({"ctx": 0}, "ctx is 0, must be within 1 and 1073741824"),
     ({"ctx": True}, "ctx is True"),
-    ({"slots": -1}, "slots is -1, must be at least 1"),
+    ({"slots": -1}, "slots is -1, must be within 1 and 65536"),
     ({"slots": [1]}, "slots is"),
     ({"cache": "q5_K"}, "cache is 'q5_K', not one of f16"),
     ({"cache": 3}, "cache is 3"),

@@ -16,7 +16,7 @@ from models import random_folders
 from aggml.models import ModelError, catalogue
 from aggml.models.checking import describe_checked
 from aggml.models.checkpoints import ModelFolder
-from aggml.models.checkpoints.settings import HARMLESS, NEUTRAL
+from aggml.models.checkpoints.settings import HARMLESS, NEUTRAL, OF_SEVERAL_TYPES, TYPES
 
 CASES: Final = random_folders.cases()
 #: The settings of transformers' classes, by model type, with their defaults.
@@ -103,6 +103,18 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("modernbert-rank", {"classifier_pooling": "mean"}, "classifier_pooling"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+    ("qwen2vl", {"vision_config": 0.5}, "vision_config = 0.5, expected was an object"),
+    ("gemma4-experts", {"per_layer_config": {"2": {"head_dim": 32}, "mscale": 0.5}},
+     "per_layer_config = .*of which attention.* cannot be made"),
+    ("gemma4-experts", {"per_layer_config": {"99": {"head_dim": 32}}}, "per_layer_config = "),
+    ("gemma4-experts", {"num_kv_shared_layers": ["a"]}, "num_kv_shared_layers = .*expected was"),
+    ("llama4-interleaved", {"interleave_moe_layer_step": "big"}, "interleave_moe_layer_step = "),
+    ("falcon-h1-tied", {"ssm_in_multiplier": float("inf")}, "ssm_in_multiplier = .*finite"),
+    ("falcon-h1", {"ssm_multipliers": [1.0, "a", 1.0, 1.0, 1.0]}, "ssm_multipliers = .*a list of"),
+    ("falcon-h1", {"mamba_rms_norm": False}, "mamba_rms_norm = false, but the folder has"),
+    ("olmo2", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* no sliding_window"),
+    ("lfm2", {"conv_L_cache": 0}, "conv_L_cache = 0, expected"),
+    ("nemotron_h", {"mamba_num_heads": "4"}, "mamba_num_heads = '4', expected"),
 ]  # fmt: skip
 
 
@@ -179,6 +191,18 @@ def test_a_harmless_setting_changes_nothing(tmp_path: Path) -> None:
     config = CASES["llama"]["config"] | more | {"use_cache": False, "_name_or_path": "somewhere"}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert opened(folder) == before
+
+
+def test_every_setting_that_is_read_has_a_type(tmp_path: Path) -> None:
+    """What no table gives a type ends in an error of Python somewhere behind."""
+    read: set[str] = set()
+    for case in CASES:
+        if case == "deepseek2-lite":
+            continue  # 27 layers
+        folder = random_folders.write(tmp_path / case, case)
+        with ModelFolder.open(folder, catalogue.checkpoints()) as file:
+            read |= file.config.read
+    assert read - set(TYPES) - set(OF_SEVERAL_TYPES) == set()
 
 
 def test_every_harmless_setting_has_a_reason() -> None:

@@ -317,7 +317,7 @@ async def test_silence_and_nothing_have_no_segments(model: SpeechModel) -> None:
         ({"task": "sing"}, "task is 'sing'"),
         ({"temperature": -1}, "temperature is -1"),
         ({"temperature": ()}, "temperature is"),
-        ({"rate": 0}, "a rate is 0"),
+        ({"rate": 0}, "rate is 0, must be within 1000 and 384000"),
     ],
 )
 async def test_options_that_cannot_be_are_refused(

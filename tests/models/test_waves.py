@@ -108,7 +108,7 @@ def test_the_same_rate_changes_nothing() -> None:
     x = tone(440, 16000)
     assert resampled(x, 16000) is x
     assert len(resampled(x[:0], 8000)) == 0
-    with pytest.raises(InvalidArgument, match="a rate is 0"):
+    with pytest.raises(InvalidArgument, match="rate is 0, must be within 1000 and 384000"):
         resampled(x, 0)
 
 
@@ -180,6 +180,16 @@ def test_a_padding_byte_may_be_missing_and_12_bits_stand_in_16() -> None:
     twelve = bytearray(made)
     struct.pack_into("<H", twelve, twelve.index(b"fmt ") + 22, 12)
     np.testing.assert_array_equal(read_wav(bytes(twelve))[0], wanted)
+
+
+@pytest.mark.parametrize("rate", [1, 999, 384_001, 999_983, (1 << 30) - 1])
+def test_a_rate_that_is_none_of_sound_is_refused(rate: int) -> None:
+    """Its resampling would take gigabytes."""
+    body, _ = as_16_bits(300)
+    with pytest.raises(ModelError, match=rf"{rate} samples a second, expected .* 1000 to 384000"):
+        read_wav(riff(body, 1, 1, rate, 16))
+    with pytest.raises(InvalidArgument, match=rf"rate is {rate}, must be within 1000 and 384000"):
+        resampled(np.zeros(5, np.float32), rate)
 
 
 @pytest.mark.parametrize("seed", range(3))

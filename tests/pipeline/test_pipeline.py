@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import numpy as np
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -672,6 +673,10 @@ untyped: Any = aggml.pipeline  # what a type checker would refuse
         (lambda: untyped.Stage(Stage(double)), "fn is <Stage double"),
         (lambda: untyped.Stage(double, workers=0), "workers is 0"),
         (lambda: untyped.Stage(double, workers=1.0), "workers is 1.0"),
+        (lambda: untyped.Stage(double, workers=10**30), "expected a whole number of 1 to 65536"),
+        (lambda: untyped.Stage(double, workers=np.True_), "workers is "),
+        (lambda: untyped.Stage(double, batch=np.ones((2, 2))), "[[1., 1.], [1., 1.]]"),
+        (lambda: untyped.Stage(double, timeout=10**400), "timeout is 1000"),
         (lambda: untyped.Stage(double, batch=0), "batch is 0"),
         (lambda: untyped.Stage(double, within=-1), "within is -1"),
         (lambda: untyped.Stage(double, within=float("nan")), "within is nan"),
@@ -691,3 +696,29 @@ def test_misuse_is_refused_at_the_call(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         make()
     assert message in str(caught.value)
+
+
+async def test_a_stage_takes_numbers_of_numpy() -> None:
+    stage = untyped.Stage(double, workers=np.int8(2), timeout=np.float32(5), retries=np.uint64(1))
+    async with run([1, 2], stage) as results:
+        assert [x async for x in results] == [2, 4]
+
+
+async def test_an_exception_without_a_text_ends_the_run() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+        __repr__ = __str__
+
+    async def fail(x: int) -> int:
+        raise Silent
+
+    async def run_it() -> None:
+        async with run([1], fail) as results:
+            async for _ in results:
+                pass
+
+    with pytest.raises(StageError, match=r"failed on the item 1: Silent") as caught:
+        await run_it()
+    assert isinstance(caught.value.__cause__, Silent)

@@ -9,6 +9,7 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, window_pattern
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description
+from aggml.models.errors import ModelError
 from aggml.models.reading import (
     attention_of,
     description_of,
@@ -19,6 +20,7 @@ from aggml.models.reading import (
 )
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -45,6 +47,19 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
+def _windows(config: Config) -> list[bool] | None:
+    """Which layers see a window; None if it is all but every fourth.
+
+    Raises:
+        ModelError: some do, and there is no window.
+    """
+    found: list[bool] | None = window_pattern(4)(config)
+    told = config.get("layer_types", default=())
+    if "sliding_attention" in told and config.get("sliding_window") is None:
+        raise ModelError(f"config.json has layer_types = {told!r:.60}, but no sliding_window")
+    return found
+
+
 CHECKPOINT: Final = Checkpoint(
     ("olmo2", "olmo3"),
     DECODER | HEAD_NORMS | {
@@ -54,7 +69,7 @@ CHECKPOINT: Final = Checkpoint(
     },
     DECODER_KEYS | {
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_pattern(4),
+        "attention.sliding_window_pattern": _windows,
     },
     expects={"hidden_act": ("silu",)},
 )  # fmt: skip

@@ -6,16 +6,20 @@ Here: reading values. Not here: their names in GGUF (keys.py, architectures/).
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.settings import check_rope, check_types
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Config", "read_json"]
+__all__ = ["UNREADABLE", "Config", "read_json"]
+
+#: What code that reads a value of an unexpected form raises.
+UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -83,6 +87,34 @@ class Config:
         if found is None:
             raise ModelError(f"config.json has no {' or '.join(names)}")
         return found
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Say which settings were looked at if they cannot be what they are used for.
+
+        Args:
+            what: is made of them, for the message.
+
+        Raises:
+            ModelError: the code within met a value of a form that it does not expect.
+        """
+        before, self.read = self.read, set()
+        try:
+            yield
+        except ModelError:
+            raise
+        except UNREADABLE as error:
+            told = ", ".join(
+                f"{x} = {self.values[x]!r:.60}"
+                for x in sorted(self.read)
+                if self.values.get(x) is not None
+            )
+            raise ModelError(
+                f"config.json has {told or 'no settings'}, of which {what} cannot be made: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        finally:
+            self.read |= before
 
     @property
     def head(self) -> int:

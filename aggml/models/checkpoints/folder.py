@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint as breath
 
 import aggml
 from aggml import Tensor
-from aggml.models.checkpoints.config import Config, read_json
+from aggml.models.checkpoints.config import UNREADABLE, Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen, rows_of
 from aggml.models.checkpoints.pooling import (
@@ -87,10 +87,12 @@ class ModelFolder:
         if not values:
             raise ModelError(f"{str(path)!r} has no config.json: it is no folder of a model")
         self._config = config = Config(values)
-        name, self._map = chosen(config, checkpoints)
+        with config.reading("an architecture"):
+            name, self._map = chosen(config, checkpoints)
         self._shards = Shards(self.path)
-        translation = Translation(config, self._map, self._shards)
-        self._made = translation.tensors()
+        with config.reading("the names of its tensors"):
+            translation = Translation(config, self._map, self._shards)
+            self._made = translation.tensors()
         modules = modules_of(self.path)
         if modules is not None and not predicts_words(modules):
             self._made = {x: made for x, made in self._made.items() if not x.startswith("mlm.")}
@@ -181,7 +183,8 @@ class ModelFolder:
         found: dict[str, Any] = {}
         for key, where in self._map.keys.items():
             if callable(where):
-                value = where(self._config)
+                with self._config.reading(key):
+                    value = where(self._config)
             else:
                 value = self._config.get(*((where,) if isinstance(where, str) else where))
             if value is not None:
@@ -192,10 +195,15 @@ class ModelFolder:
                 raise ModelError(f"config.json has no {' or '.join(one)}")
         ranks = any(name.startswith("cls.") for name in self._made)
         causal = bool(found.get("attention.causal", True))
-        pooled = pooling_keys(self.path, self._config, ranks=ranks and not causal, causal=causal)
+        with self._config.reading("the pooling of vectors"):
+            pooled = pooling_keys(
+                self.path, self._config, ranks=ranks and not causal, causal=causal
+            )
         if causal:
             pooled.pop(NORMALIZE, None)  # vectors of decoders have length 1 in any case
-        return rope_keys(self._config, self._map.tensors) | found | pooled
+        with self._config.reading("rotary positions"):
+            rope = rope_keys(self._config, self._map.tensors)
+        return rope | found | pooled
 
     def array(self, name: str) -> Array:
         """A tensor's elements, or its quantized blocks as bytes, in numpy's order.
@@ -211,7 +219,7 @@ class ModelFolder:
             found = arrays[0] if made.recipe is None else made.recipe.make(arrays, self._config)
         except ModelError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             shapes = ", ".join(f"{x!r} {list(self._shards[x].shape)}" for x in made.sources)
             raise ModelError(f"tensor {name!r} cannot be made of {shapes}: {error}") from error
         assert found is not None

@@ -7,12 +7,14 @@ making the tensors (folder.py).
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from aggml import DType
+from aggml.models.checkpoints.config import UNREADABLE
 from aggml.models.checkpoints.recipes import Recipe
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import MOST_LAYERS
@@ -40,6 +42,8 @@ TIED: Final = (
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
 _NET: Final = ("ffn_up", "ffn_down", "ffn_gate")
+#: Norms that a folder has only if config.json says so.
+NORMS: Final = {"mamba_rms_norm": "ssm_norm"}
 BIASES: Final[dict[str, tuple[str, ...]]] = {
     "attention_bias": _QKV, "qkv_bias": _QKV, "use_qkv_bias": _QKV, "mlp_bias": _NET,
     "attention_out_bias": ("attn_output",), "use_bias": (*_QKV, *_NET, "ssm_in"),
@@ -185,7 +189,7 @@ class Translation:
         return found
 
     def _check_biases(self, found: Mapping[str, Made]) -> None:
-        """Refuse biases that config.json denies, and their lack where it demands them.
+        """Refuse biases and norms that config.json denies, and the lack of those that it demands.
 
         Raises:
             ModelError: for the first setting.
@@ -199,6 +203,13 @@ class Translation:
                 raise ModelError(
                     f"config.json has {setting} = false, but the folder has "
                     f"{found[there[0]].sources[0]!r}"
+                )
+        for setting, part in NORMS.items():
+            norms = [x for x in found if x.split(".")[-2] == part]
+            if self.config.get(setting) is False and norms:
+                raise ModelError(
+                    f"config.json has {setting} = false, but the folder has "
+                    f"{found[norms[0]].sources[0]!r}"
                 )
 
     def _first(
@@ -224,10 +235,11 @@ class Translation:
         if isinstance(rule, str):
             return Made(tuple(sources), None, _kind(arrays, sources, target), arrays[0].shape)
         try:
-            shape = rule.shape([x.shape for x in arrays], self.config)
+            with self.config.reading(f"tensor {target!r}") if not arrays else nullcontext():
+                shape = rule.shape([x.shape for x in arrays], self.config)
         except ModelError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             shapes = ", ".join(
                 f"{x!r} {list(a.shape)}" for x, a in zip(sources, arrays, strict=True)
             )

@@ -15,7 +15,10 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["HARMLESS", "NEUTRAL", "check_rope", "check_types", "refuse_unread"]
+__all__ = [
+    "HARMLESS", "NEUTRAL", "OF_SEVERAL_TYPES", "TYPES", "check_rope", "check_types",
+    "refuse_unread",
+]  # fmt: skip
 
 
 def _words(names: str) -> list[str]:
@@ -147,14 +150,21 @@ _SIZES: Final = _words(
     "d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
     "max_source_positions max_target_positions num_mel_bins original_max_position_embeddings "
     "decay_low_rank_dim a_low_rank_dim v_low_rank_dim gate_low_rank_dim "
-    "global_attn_every_n_layers"
+    "global_attn_every_n_layers "
+    "attention_chunk_size conv_L_cache global_head_dim mamba_d_ssm mamba_head_dim "
+    "mamba_num_heads num_layers num_decoder_layers ssm_state_size block_multiple_of "
+    "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval"
 )
 _COUNTS: Final = _words(
     "intermediate_size n_inner sliding_window local_attention num_experts num_local_experts "
     "num_experts_per_tok n_routed_experts n_shared_experts moe_intermediate_size "
     "shared_expert_intermediate_size shared_intermediate_size first_k_dense_replace q_lora_rank "
     "n_group topk_group decoder_ffn_dim encoder_ffn_dim type_vocab_size decoder_sparse_step "
-    "moe_layer_freq max_window_layers no_rope_layer_interval pad_token_id bos_token_id"
+    "moe_layer_freq max_window_layers no_rope_layer_interval pad_token_id bos_token_id "
+    "hidden_size_per_layer_input intermediate_size_mlp block_ff_dim num_kv_shared_layers "
+    "num_dense_layers moe_num_experts moe_num_shared_experts moe_layer_start_index "
+    "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
+    "moe_every_n_layers moe_latent_size num_nextn_predict_layers"
 )
 _NUMBERS: Final = _words(
     "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps rope_theta "
@@ -162,20 +172,40 @@ _NUMBERS: Final = _words(
     "partial_rotary_factor rotary_pct rotary_emb_fraction embedding_multiplier "
     "residual_multiplier attention_multiplier logits_scaling routed_scaling_factor "
     "attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar swiglu_limit "
-    "swiglu_alpha"
+    "swiglu_alpha "
+    "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
+    "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
+    "block_ffn_dim_multiplier"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
     "use_bias use_sliding_window use_parallel_residual qk_layernorm norm_topk_prob is_decoder "
     "add_cross_attention scale_attn_weights scale_attn_by_inverse_layer_idx rope_interleave "
-    "mamba_proj_bias mamba_conv_bias use_conv_bias norm_first scale_embedding norm_bias"
+    "mamba_proj_bias mamba_conv_bias use_conv_bias norm_first scale_embedding norm_bias "
+    "add_classification_head attn_temperature_tuning block_auto_adjust_ff_dim conv_bias "
+    "enable_moe_block mamba_norm_before_gate mamba_rms_norm mamba_use_mlp "
+    "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
+    "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
-    "position_embedding_type topk_method scoring_func feed_forward_type attn_mode"
+    "position_embedding_type topk_method scoring_func feed_forward_type attn_mode "
+    "hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type"
 )
-_LISTS: Final = _words("layer_types layers_block_type architectures no_rope_layers mlp_only_layers")
-_OBJECTS: Final = _words("rope_parameters rope_scaling text_config quantization_config id2label")
+_LISTS: Final = _words(
+    "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
+    "moe_layers time_step_limit"
+)
+_NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
+_OBJECTS: Final = _words(
+    "rope_parameters rope_scaling text_config quantization_config id2label per_layer_config "
+    "vision_config"
+)
+#: What has several types, and is checked where it is read.
+OF_SEVERAL_TYPES: Final = _words(
+    "moe_layer_end_index moe_topk num_shared_expert time_step_rank sliding_window_pattern "
+    "_sliding_window_pattern use_bidirectional_attention"
+)
 
 _MOST: Final = (1 << 31) - 1
 
@@ -188,13 +218,17 @@ def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_TYPES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+TYPES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(_SIZES, ("a whole number from 1 on", lambda x: _whole(x, 1))),
     **dict.fromkeys(_COUNTS, ("a whole number from 0 on", lambda x: _whole(x, 0))),
     **dict.fromkeys(_NUMBERS, ("a finite number", _number)),
     **dict.fromkeys(_FLAGS, ("true or false", lambda x: isinstance(x, bool))),
     **dict.fromkeys(_TEXTS, ("a text", lambda x: isinstance(x, str))),
     **dict.fromkeys(_LISTS, ("a list", lambda x: isinstance(x, list))),
+    **dict.fromkeys(
+        _NUMBER_LISTS,
+        ("a list of finite numbers", lambda x: isinstance(x, list) and all(map(_number, x))),
+    ),
     **dict.fromkeys(_OBJECTS, ("an object", lambda x: isinstance(x, dict))),
 }
 
@@ -206,7 +240,7 @@ def check_types(values: Mapping[str, Any]) -> None:
         ModelError: for the first one.
     """
     for name, value in values.items():
-        told = _TYPES.get(name)
+        told = TYPES.get(name)
         if value is not None and told is not None and not told[1](value):
             raise ModelError(f"config.json has {name} = {_shown(value)}, expected was {told[0]}")
 

@@ -313,7 +313,7 @@ class Best:
 def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str = "Decoder") -> None:
     """Refuse tokens that a sequence cannot process at ``start``."""
     if not len(ids):
-        raise InvalidArgument(f"[{what}] there must be at least one token")
+        raise InvalidArgument(f"[{what}] ids are empty, there must be at least one token")
     if start + len(ids) > ctx:
         raise ModelError(
             f"{start + len(ids)} tokens do not fit into a context of {ctx}: load with a larger ctx"

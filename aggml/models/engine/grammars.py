@@ -56,7 +56,7 @@ def grammar_of(place: str, name: str, value: Any) -> Grammar:
     if name == "schema":
         return Grammar("schema", schema_text(place, name, value))
     if name == "choices":
-        texts = text_list(place, name, value)
+        texts = text_list(place, name, value, ordered=False)
         if not 0 < len(texts) <= CHOICES:
             raise InvalidArgument(
                 f"[{place}] choices has {len(texts)} texts, must have 1 to {CHOICES}"
@@ -209,7 +209,7 @@ _OF_URIS: Final = "!#$%&'()*+,/:;=?@[]~"
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
-#: The least number above 0 that an answer may have under ``exclusiveMinimum: 0``.
+#: How far from a whole ``exclusiveMinimum`` or ``exclusiveMaximum`` an answer's number is at least.
 _LEAST: Final = 1e-9
 
 
@@ -217,8 +217,8 @@ def plain_schema(schema: Any) -> Any:
     """A schema whose patterns are `json_pattern`, whose references are URIs, and bounds are kept.
 
     Programs write references as they name their classes: ``#/$defs/Größe``. And llguidance lets a
-    number be 0 under ``exclusiveMinimum: 0`` or ``exclusiveMaximum: 0`` if the other bound is a
-    fraction.
+    number be 5 under ``exclusiveMinimum: 5``, and -5 under ``exclusiveMaximum: -5``, if the other
+    bound is less than 1 away.
     """
     if isinstance(schema, list):
         return [plain_schema(x) for x in schema]
@@ -239,18 +239,32 @@ def plain_schema(schema: Any) -> Any:
             found[key] = value
         else:
             found[key] = plain_schema(value)
-    for excluded, bound, least, of in (
-        ("exclusiveMinimum", "minimum", _LEAST, max), ("exclusiveMaximum", "maximum", -_LEAST, min),
-    ):  # fmt: skip
-        told, other = found.get(excluded), found.get(bound)
-        if _is_zero(told) or (told is True and _is_zero(other)):
+    for excluded, bound, least, farther in (
+        ("exclusiveMinimum", "minimum", _LEAST, ("maximum", "exclusiveMaximum")),
+        ("exclusiveMaximum", "maximum", -_LEAST, ("minimum", "exclusiveMinimum")),
+    ):
+        told, own = found.get(excluded), found.get(bound)
+        whole = own if told is True else told  # true is what old schemas say
+        outward = _is_whole(whole) and whole * least >= 0
+        if outward and any(_is_beside(whole, found.get(x)) for x in farther):
             del found[excluded]
-            found[bound] = of(least, other) if isinstance(other, (int, float)) else least
+            inner = [whole + least, *([own] if _is_number(own) else [])]
+            found[bound] = max(inner) if least > 0 else min(inner)
     return found
 
 
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number, but not so large that no number lies close beside it."""
+    return _is_number(value) and abs(value) < 1e6 and value == int(value)
+
+
+def _is_beside(whole: float, other: Any) -> bool:
+    """Whether no other whole number lies between the two."""
+    return _is_number(other) and abs(other - whole) < 1
 
 
 def inline_json(schema: Any) -> str:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from aggml.models.site import Site
 
-__all__ = ["SLOTS", "WINDOWS", "EngineLimits", "engine_of", "free_memory", "is_short"]
+__all__ = [
+    "SLOTS", "WINDOWS", "EngineLimits", "allocates_whole", "engine_of", "free_memory", "is_short",
+]  # fmt: skip
 
 SLOTS: Final = 16
 #: Windows of speech that are decoded together; the keys and values of one take 9 to 250 MB.
@@ -43,9 +45,12 @@ def is_short(site: Site, weights: int) -> bool:
     On a device that computes in host memory a sequence takes memory as it grows, so only large
     weights matter. On others the caches are allocated whole.
     """
-    if any(not x.device.caps.buffer_from_host for x in site.backends):
-        return True
-    return 4 * weights > free_memory()
+    return allocates_whole(site) or 4 * weights > free_memory()
+
+
+def allocates_whole(site: Site) -> bool:
+    """Whether a device has memory of its own, where keys and values have all theirs at once."""
+    return any(not x.device.caps.buffer_from_host for x in site.backends)
 
 
 def free_memory() -> int:

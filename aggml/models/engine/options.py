@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,6 @@ from aggml.models.arguments import (
     flag,
     integer,
     number,
-    one_text,
     shown,
     stop_ids_of,
     text_list,
@@ -33,7 +32,7 @@ from aggml.models.engine.grammars import Grammar, grammar_of
 from aggml.models.engine.requests import TextRequest, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 
@@ -219,7 +218,7 @@ def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:
         dry_allowed_length=integer(place, "dry_allowed_length", given["dry_allowed_length"], 1),
         dry_range=None if limit is None else integer(place, "dry_range", limit, -1),
         dry_breakers=BREAKERS if given["dry_breakers"] is None
-        else tuple(text_list(place, "dry_breakers", given["dry_breakers"])),
+        else tuple(text_list(place, "dry_breakers", given["dry_breakers"], ordered=False)),
         dynatemp_range=number(place, "dynatemp_range", given["dynatemp_range"], 0),
         dynatemp_exponent=number(place, "dynatemp_exponent", given["dynatemp_exponent"], 0),
         mirostat=integer(place, "mirostat", given["mirostat"], 0, 2),
@@ -267,11 +266,7 @@ def _stops(place: str, given: Any) -> tuple[str, ...]:
         return ()
     if isinstance(given, str):
         given = (given,)
-    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
-        raise InvalidArgument(
-            f"[{place}] stop is {shown(given)}, expected a text or a list of them"
-        )
-    found = tuple(one_text(place, f"stop[{i}]", x) for i, x in enumerate(given))
+    found = tuple(text_list(place, "stop", given, "a text or a list of them", ordered=False))
     if len(found) > STOPS:
         raise InvalidArgument(f"[{place}] stop has {len(found)} texts, at most {STOPS} are allowed")
     for i, x in enumerate(found):

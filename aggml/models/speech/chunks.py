@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
+import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml import InvalidArgument
@@ -19,7 +20,6 @@ from aggml.models.speech.waves import RATE, Resampler, mono
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    import numpy as np
     import numpy.typing as npt
 
     F32 = npt.NDArray[np.float32]
@@ -38,8 +38,10 @@ def heard_chunks(
         InvalidArgument: ``chunks`` is no iterable; by the iteration: a chunk is no audio.
     """
     given: object = chunks
-    if isinstance(given, (str, bytes, bytearray)) or not isinstance(
-        given, (Iterable, AsyncIterable)
+    if (
+        isinstance(given, (str, bytes, bytearray))
+        or not isinstance(given, (Iterable, AsyncIterable))
+        or (isinstance(given, np.ndarray) and given.ndim == 0)
     ):
         raise InvalidArgument(
             f"[{place}] chunks is {shown(given)}, expected an iterable or an async one, of arrays"

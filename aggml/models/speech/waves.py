@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from aggml import InvalidArgument
+from aggml.models.arguments import integer
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["RATE", "Resampler", "mono", "read_wav", "resampled"]
+__all__ = ["RATE", "Resampler", "mono", "rate_of", "read_wav", "resampled"]
 
 RATE: Final = 16000  # samples a second, as models of speech expect
+#: Rates of sounds. Below, seconds become hours; above, the filter of an odd rate has gigabytes.
+LEAST_RATE: Final = 1000
+MOST_RATE: Final = 384_000
+PHASES: Final = 512  # whose filters are computed at a time: a rate may have 16000
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
 CROSSINGS: Final = 32  # zero crossings of the filter's sinc on each side
 STOPPED: Final = 8.0  # beta of the filter's Kaiser window: 80 dB of attenuation in the stop band
@@ -102,10 +107,10 @@ def _told(body: bytes) -> tuple[int, int, int, int]:
     form, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", body)
     if form == EXTENSIBLE and len(body) >= 26:
         (form,) = struct.unpack_from("<H", body, 24)
-    if not 1 <= channels <= CHANNELS or not rate:
+    if not 1 <= channels <= CHANNELS or not LEAST_RATE <= rate <= MOST_RATE:
         raise ModelError(
-            f"the WAV file has {channels} channels of {rate} samples a second, not 1 or more, and "
-            f"at most {CHANNELS} channels"
+            f"the WAV file has {channels} channels of {rate} samples a second, expected were 1 to "
+            f"{CHANNELS} channels of {LEAST_RATE} to {MOST_RATE}"
         )
     if form == PCM and bits % 8 and channels and frame == (bits + 7) // 8 * channels:
         bits += -bits % 8  # integers of 12 bits stand in the upper bits of 16
@@ -177,16 +182,24 @@ def mono(samples: npt.ArrayLike) -> F32:
     return found
 
 
+def rate_of(place: str, value: object) -> int:
+    """Samples a second, as the argument ``rate`` of a call.
+
+    Raises:
+        InvalidArgument: it is no whole number, or no rate of sound.
+    """
+    return integer(place, "rate", value, LEAST_RATE, MOST_RATE)
+
+
 def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
     """Samples at another rate, by a polyphase filter: a sinc with a Kaiser window.
 
     Tones above half of the lower rate are removed.
 
     Raises:
-        InvalidArgument: a rate below 1.
+        InvalidArgument: a rate below 1000 or above 384,000.
     """
-    if rate < 1 or to < 1:
-        raise InvalidArgument(f"[audio] a rate is {min(rate, to)}, must be at least 1")
+    rate, to = rate_of("audio", rate), rate_of("audio", to)
     if rate == to or not len(samples):
         return samples
     common = math.gcd(rate, to)
@@ -258,8 +271,11 @@ def _bank(up: int, down: int) -> F32:
     """The filter of each phase, (up, taps); a result is a weighted sum over ``taps`` samples."""
     cut = PASSED * min(1.0, up / down)  # cut-off, as a share of half the input's rate
     half = math.ceil(CROSSINGS / cut)
-    offset = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
-    window = np.i0(STOPPED * np.sqrt(np.clip(1 - (offset / half) ** 2, 0, None))) / np.i0(STOPPED)
-    bank = cut * np.sinc(cut * offset) * window
-    found: F32 = (bank / bank.sum(axis=1, keepdims=True)).astype(np.float32)
+    found: F32 = np.empty((up, 2 * half), np.float32)
+    for first in range(0, up, PHASES):
+        phases = np.arange(first, min(first + PHASES, up))[:, None] / up
+        offset = np.arange(-half + 1, half + 1)[None, :] - phases
+        window = np.i0(STOPPED * np.sqrt(np.clip(1 - (offset / half) ** 2, 0, None)))
+        bank = cut * np.sinc(cut * offset) * (window / np.i0(STOPPED))
+        found[first : first + PHASES] = bank / bank.sum(axis=1, keepdims=True)
     return found

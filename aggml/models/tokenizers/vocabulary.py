@@ -13,13 +13,13 @@ import functools
 import heapq
 import itertools
 import logging
-import operator
 import re
 import unicodedata
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml import InvalidArgument
+from aggml.models.arguments import flag, integer, iterated, shown
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 from aggml.models.tokenizers.quotes import quotes_of
@@ -132,10 +132,12 @@ class Vocabulary(ABC):
                 cannot end a turn or begin another one. Tokens that users have defined are found.
 
         Raises:
-            InvalidArgument: ``text`` is not a str.
+            InvalidArgument: ``text`` is not a str, ``special`` or ``literal`` not True or False.
             VocabularyError: the vocabulary has no token for a part of the text, not even one that
                 stands for unknown text.
         """
+        special = flag("Vocabulary.encode", "special", special)
+        literal = flag("Vocabulary.encode", "literal", literal)
         ids = self._ids_of(self._checked(text), special=special, literal=literal)
         if special and self._doubled(ids):
             _log.warning(
@@ -271,7 +273,7 @@ class Vocabulary(ABC):
         Raises:
             InvalidArgument: an id that is not in the vocabulary.
         """
-        return "".join(self.stream(ids))
+        return "".join(self.stream(iterated("Vocabulary.decode", "ids", ids)))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
         """Yields the text of each token, as far as characters are complete; at the end the rest.
@@ -300,8 +302,8 @@ class Vocabulary(ABC):
         """
         if not isinstance(text, str):
             raise InvalidArgument(
-                f"[Vocabulary.encode] text is {type(text).__name__}, must be a str: give each text "
-                "by itself"
+                f"[Vocabulary.encode] text is {shown(text)}, must be a str: give each text by "
+                "itself"
             )
         try:
             text.encode()
@@ -315,14 +317,18 @@ class Vocabulary(ABC):
         Raises:
             InvalidArgument: it is not in the vocabulary, or no integer.
         """
-        try:
-            found = operator.index(token)
-        except TypeError as error:
-            raise InvalidArgument(f"[Vocabulary.decode] {token!r} is no token id") from error
+        found = token
+        if type(token) is not int:
+            try:
+                found = integer("Vocabulary.decode", "ids", token, -(1 << 63))
+            except InvalidArgument:
+                raise InvalidArgument(
+                    f"[Vocabulary.decode] ids: {shown(token)} is no token id"
+                ) from None
         if not 0 <= found < len(self.pieces):
             raise InvalidArgument(
-                f"[Vocabulary.decode] there is no token {found}, the vocabulary has 0 to "
-                f"{len(self.pieces) - 1}"
+                f"[Vocabulary.decode] ids: there is no token {shown(found)}, the vocabulary has 0 "
+                f"to {len(self.pieces) - 1}"
             )
         return found
 

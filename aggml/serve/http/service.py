@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from aggml import InvalidArgument, __version__
 from aggml.models import (
@@ -249,7 +250,7 @@ class Service:
             on = await stack.enter_async_context(computing(o.devices, o.threads))
         self.host = await stack.enter_async_context(Host(on, memory=o.memory, idle=o.idle))
         for entry in self.entries:
-            options = o.limits.options() | _adapters(entry)
+            options = await anyio.to_thread.run_sync(o.limits.options, on) | _adapters(entry)
             for name in ("ctx", "slots"):  # the host finds what fits
                 if options[name] is None:
                     del options[name]

@@ -49,4 +49,4 @@ def format_of(template: str) -> ToolFormat | None:
 
 def format_called(name: object) -> ToolFormat | None:
     """The format of that name; None: there is none."""
-    return next((x for x in FORMATS if x.name == name), None)
+    return next((x for x in FORMATS if isinstance(name, str) and x.name == name), None)
