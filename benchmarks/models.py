@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from aggml.models.decoder import Batch, Decoder, Group
 from aggml.models.decoder.batch import CHAINED
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
+
+if TYPE_CHECKING:
+    from aggml import Future
 
 __all__ = ["Decoder", "best_tokens", "embed", "load_decoder", "open_model", "small"]
 
@@ -36,7 +40,7 @@ async def best_tokens(decoder: Decoder, ids: list[int], first: int, n: int) -> l
     """
     rows = np.arange(len(ids), dtype=np.int32)[:, None] * decoder.ctx
     given = np.array(ids, np.int32)[:, None]
-    queued = deque()
+    queued: deque[Future[Any]] = deque()
     for at in range(first, first + n):
         positions = np.full_like(rows, at)
         batch = Batch((Group(given, positions, rows + positions, 0, decoder.seen(at)),))
