@@ -37,6 +37,10 @@ def nmse(got: Any, wanted: Any) -> float:
     return float(np.square(got - wanted).sum() / np.square(wanted).sum())
 
 
+def test_every_sort_of_folder_has_results_of_transformers() -> None:
+    assert {*TEXTS, *ENCODERS, *RANKS} == {*CASES}
+
+
 @pytest.mark.parametrize("case", TEXTS)
 async def test_logits_are_those_of_transformers(place: Path, case: str) -> None:
     folder = random_folders.write(place / case, case)
@@ -119,9 +123,10 @@ async def test_folders_of_16_bits_are_read(place: Path, kind: str, case: str) ->
         got = await model.logits(random_models.prompt())
     wanted = RECORDED[f"{case}:logits"]
     # Rounded weights may route a token to another expert. That gave errors of 2e-2 in
-    # granitemoeshared and 6e-2 in qwen3next.
+    # granitemoeshared and 6e-2 in qwen3next. Through the states of qwen35 the rounding grows to
+    # 3e-2; transformers gives the same with the rounded weights, to 4e-11.
     experts = "num_experts_per_tok" in CASES[case]["config"]
-    most = 0.1 if experts else {"f16": 1e-4, "bf16": 1e-3}[kind]
+    most = 0.1 if experts or case == "qwen35" else {"f16": 1e-4, "bf16": 1e-3}[kind]
     assert nmse(got[-len(wanted) :], wanted) < most
 
 
