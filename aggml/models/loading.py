@@ -184,7 +184,8 @@ def load(
         prefix_folder=None if prefix_folder is None
         else file_path(place, "prefix_folder", prefix_folder),
     )  # fmt: skip
-    if dtype is not None and not (isinstance(dtype, str) and dtype in ELEMENTS):
+    told: object = dtype
+    if told is not None and not (isinstance(told, str) and told in ELEMENTS):
         raise InvalidArgument(
             f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
         )

@@ -315,7 +315,7 @@ class Model(ABC):
         Raises:
             InvalidArgument: there is no such prompt.
         """
-        name = self.prompt if prompt is None else prompt
+        name: Any = self.prompt if prompt is None else prompt
         if name is None:
             return [*texts]
         if not isinstance(name, str) or name not in self.prompts:

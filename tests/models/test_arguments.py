@@ -148,7 +148,11 @@ async def test_odd_options_of_generate(model: Model, name: str) -> None:
 async def test_values_of_unusual_types(
     model: Model, call: str, name: str, value: Any, said: str
 ) -> None:
-    needed = {"generate": {"prompt": [1]}, "logits": {"ids": [1]}, "embed": {"texts": ["a"]}}
+    needed: dict[str, dict[str, Any]] = {
+        "generate": {"prompt": [1]},
+        "logits": {"ids": [1]},
+        "embed": {"texts": ["a"]},
+    }
 
     async def ask() -> None:
         found = getattr(model, call)(**{**needed[call], name: value})
@@ -184,6 +188,7 @@ async def test_arguments_of_a_tokenizer(model: Model) -> None:
                 words.encode("a", **{name: value})
     with pytest.raises(aggml.InvalidArgument, match=r"text is 5 .*must be a str"):
         words.encode(5)
+    wrong: Any
     for wrong in (None, 5, 2.5, "12", {"a": 1}, np.array(3), Unshowable()):
         with pytest.raises(aggml.InvalidArgument, match=r"^\[Vocabulary.decode\] ids is"):
             words.decode(wrong)

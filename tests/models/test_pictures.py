@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -444,6 +445,55 @@ async def test_a_file_that_does_not_belong_to_the_model_is_refused(tmp_path: Pat
 
 
 # -- lifetime
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("gemma3", "clip.vision.image_mean", [[1], [2]]),
+        ("idefics3", "clip.vision.image_std", ["a", "b"]),
+        ("qwen3vl", "clip.vision.image_mean", [True, True, True]),
+        ("qwen2.5vl", "clip.projector_type", [1, 2]),
+        ("pixtral", "general.architecture", [1, 2]),
+    ],
+)
+async def test_a_wrong_value_of_a_mmproj_file_is_refused_by_its_key(
+    tmp_path: Path, kind: str, key: str, value: Any
+) -> None:
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    _write_eyes(eyes, files.metadata_of(kind) | {key: value}, kind)
+    with pytest.raises(ModelError, match=re.escape(key)):
+        await aggml.models.load(text, mmproj=eyes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gemma3", "v.blk.0.ln2.bias"),
+        ("idefics3", "v.blk.1.attn_k.bias"),
+        ("pixtral-merged", "v.blk.0.ffn_gate.weight"),
+        ("qwen2.5vl", "v.blk.0.attn_v.bias"),
+    ],
+)
+async def test_a_layer_of_a_mmproj_file_has_the_tensors_of_the_others(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    assert name in files.weights(kind)
+    _write_eyes(eyes, files.metadata_of(kind), kind, without=name)
+    with pytest.raises(ModelError, match=rf"no tensor '{re.escape(name)}', which other layers"):
+        await aggml.models.load(text, mmproj=eyes)
+
+
+def _write_eyes(path: Path, metadata: dict[str, Any], kind: str, without: str = "") -> None:
+    types = files.KINDS[kind].types
+    with aggml.GGUFWriter(path) as writer:
+        for key, value in metadata.items():
+            writer.add(key, value)
+        for name, values in files.weights(kind).items():
+            half = any(name.endswith(end) for end in types)
+            if name != without:
+                writer.add_tensor(name, values.astype(np.float16) if half else values)
 
 
 async def test_the_memory_of_a_model_has_that_of_its_mmproj_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 from urllib.parse import quote
 
 from aggml import InvalidArgument
@@ -245,19 +245,20 @@ def plain_schema(schema: Any) -> Any:
     ):
         told, own = found.get(excluded), found.get(bound)
         whole = own if told is True else told  # true is what old schemas say
-        outward = _is_whole(whole) and whole * least >= 0
-        if outward and any(_is_beside(whole, found.get(x)) for x in farther):
+        if not _is_whole(whole) or whole * least < 0:
+            continue
+        if any(_is_beside(whole, found.get(x)) for x in farther):
             del found[excluded]
             inner = [whole + least, *([own] if _is_number(own) else [])]
             found[bound] = max(inner) if least > 0 else min(inner)
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> TypeGuard[float]:
     """Whether it is a whole number, but not so large that no number lies close beside it."""
     return _is_number(value) and abs(value) < 1e6 and value == int(value)
 

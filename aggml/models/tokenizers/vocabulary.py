@@ -273,7 +273,7 @@ class Vocabulary(ABC):
         Raises:
             InvalidArgument: an id that is not in the vocabulary.
         """
-        return "".join(self.stream(iterated("Vocabulary.decode", "ids", ids)))
+        return "".join(self.stream(iter(iterated("Vocabulary.decode", "ids", ids))))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
         """Yields the text of each token, as far as characters are complete; at the end the rest.

@@ -28,7 +28,13 @@ from aggml.models.vision.gemma3 import Gemma3Pictures
 from aggml.models.vision.idefics3 import Idefics3
 from aggml.models.vision.pixtral import Pixtral
 from aggml.models.vision.qwen_vl import QwenVision
-from aggml.models.vision.tower import MOST_TOKENS, PatchGrid, TowerLayers, check_forms
+from aggml.models.vision.tower import (
+    MOST_TOKENS,
+    PatchGrid,
+    TowerLayers,
+    check_forms,
+    check_layers,
+)
 from aggml.models.weights import load_weights, open_model
 from aggml.process.locks import new_lock
 from aggml.stream.slot_pool import SlotPool
@@ -325,12 +331,15 @@ def read_projector(
             model.
     """
     metadata, tensors = file.metadata, file.tensors
-    if metadata.get("general.architecture") != "clip":
+    told = metadata.get("general.architecture")
+    if not isinstance(told, str) or told != "clip":
         raise ModelError(
             f"{str(path)!r} is no mmproj file: its general.architecture is "
-            f"{metadata.get('general.architecture')!r:.64}, expected 'clip'"
+            f"{told!r:.64}, expected 'clip'"
         )
-    kind = metadata.get("clip.projector_type") or metadata.get("clip.vision.projector_type")
+    kind = metadata.get("clip.projector_type")
+    if kind is None or (isinstance(kind, str) and not kind):
+        kind = metadata.get("clip.vision.projector_type")
     if not isinstance(kind, str) or kind not in KINDS:
         known = ", ".join(sorted(KINDS))
         raise ModelError(
@@ -343,6 +352,7 @@ def read_projector(
             f"{projector.deepstack} layers more, but the text model, {model.architecture}, has "
             f"{model.width} and {model.deepstack}: they do not belong together"
         )
+    check_layers(projector.tower.layers, tensors)
     forms = projector.tower.forms(tensors) | projector.forms(tensors)
     check_forms(forms, tensors)
     return projector, forms

@@ -7,6 +7,7 @@ with a picture before, and with the output behind (its own file in this room).
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,6 +35,7 @@ __all__ = [
     "TowerLayers",
     "Views",
     "check_forms",
+    "check_layers",
     "squares",
     "tower_of",
 ]
@@ -352,10 +354,32 @@ def tower_of(hp: Hyperparameters, *, rms: bool = False) -> Tower:
 
 def _colours(hp: Hyperparameters, name: str, above: float = -math.inf) -> tuple[float, ...]:
     found: Any = hp.get(name)
-    values = [float(x) for x in found] if isinstance(found, (list, np.ndarray)) else []
-    if len(values) < 3 or not all(math.isfinite(x) and x > above for x in values[:3]):
-        raise ModelError(f"clip.{name} is {found!r:.64}, expected three numbers, for red to blue")
+    given = found.tolist() if isinstance(found, np.ndarray) else found
+    listed = given if isinstance(given, list) else []
+    values = [float(x) for x in listed if isinstance(x, (int, float)) and not isinstance(x, bool)]
+    if (
+        len(values) < 3
+        or len(values) != len(listed)
+        or not all(math.isfinite(x) and x > above for x in values[:3])
+    ):
+        raise ModelError(f"clip.{name} is {given!r:.64}, expected three numbers, for red to blue")
     return tuple(values[:3])
+
+
+def check_layers(layers: int, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a file in which one layer lacks a tensor that another one has, such as a bias.
+
+    Raises:
+        ModelError: for the first one.
+    """
+    parts = {x.split(".", 3)[3] for x in tensors if re.fullmatch(r"v\.blk\.\d+\..+", x)}
+    for part in sorted(parts):
+        names = [f"v.blk.{i}.{part}" for i in range(layers)]
+        missing = [x for x in names if x not in tensors]
+        if missing and len(missing) < layers:
+            raise ModelError(
+                f"the mmproj file has no tensor {missing[0]!r}, which other layers have"
+            )
 
 
 def check_forms(forms: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
