@@ -75,7 +75,9 @@ def test_an_array_that_does_not_fit_is_refused_and_nothing_is_queued(be: aggml.B
     read_only.flags.writeable = False
     assert be.stream.native.submitted == before
     assert (again(read_only) == 2).all()
-    assert be.plans.find(graph).prepared
+    found = be.plans.find(graph)
+    assert found is not None
+    assert found.prepared
 
 
 def test_an_empty_tensor_and_many_inputs(be: aggml.Backend) -> None:

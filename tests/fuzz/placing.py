@@ -131,6 +131,7 @@ class Worker:
         """Close the memory of a graph, and place the graph again."""
         placed = self.pick(number)
         if placed is not None:
+            assert placed.graph.memory is not None
             placed.graph.memory.close()
             if number % 2:
                 placed.be.alloc_graph(placed.graph)
