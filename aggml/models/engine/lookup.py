@@ -33,7 +33,7 @@ class Hits:
 
     def __init__(self, prior: Hits | None = None, priors: Sequence[float] = PRIORS) -> None:
         self._prior = prior
-        self._priors = priors if prior is None else prior._priors
+        self._priors: Sequence[float] = priors if prior is None else prior._priors
         self._hits = [0.0] * len(self._priors)
         self._tries = [0.0] * len(self._priors)
 

@@ -168,6 +168,7 @@ async def test_a_conversation_whose_template_drops_the_end_of_each_prompt_comput
     opening = text(3, 6)  # begins an answer; later turns do not have it
     conversation = text(80, 7)
     computed, tokens = [], []
+    found, prompt = [0], [0]
     async with storing(tmp_path, layout) as model:
         for turn in range(10):
             before = len(conversation)
