@@ -1400,6 +1400,7 @@ class Backend(ABC):
                     self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
                 self.stream.close()
         self.plans.clear()
+        self.memory.drop()
         if not self.stream.pending:
             self.stream.tell_failures("Backend.close")
 

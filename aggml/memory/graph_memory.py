@@ -96,6 +96,11 @@ class GraphMemory:
                         self.block = have = made
         return have
 
+    def drop(self) -> None:
+        """Give the arena up, as the backend is closed; runs that are queued keep it until they end."""
+        with self._growing:
+            self.block = None
+
 
 class ScratchOffsets(dict["Tensor", int]):
     """Where nodes of a placed graph lie in the arena, relative to its base.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conftest import AnyDevice
 
     from aggml.devices.cpu import CPUBackend
-    from aggml.devices.sim import SimBackend
+    from aggml.devices.sim import SimBackend, SimDevice
 
 
 def test_what_gets_memory(be: aggml.Backend) -> None:
@@ -373,3 +373,22 @@ def test_huge_requests_fail_without_harm(cpu: CPUBackend) -> None:
     with pytest.raises((aggml.AllocFailed, aggml.InvalidArgument, aggml.CapacityExceeded)):
         placed(cpu, 1 << 45)
     assert placed(cpu, 16).buffer is not None
+
+
+async def test_a_closed_backend_gives_its_scratch_back_once_queued_runs_have_ended(
+    sim_device: SimDevice,
+) -> None:
+    before = sim_device.memory()
+    be = sim_device.backend()
+    x, w = vector(name="x"), vector(name="w")
+    y = ops.add(ops.sqr(ops.add(x, w)), w)
+    graph = Graph(y)
+    placed_in = be.alloc_graph(graph)
+    await be.set(w, ramp())
+    runs = [be.run(graph, {x: ramp(start=k)}, y) for k in range(8)]
+    be.close()
+    for k, run in enumerate(runs):
+        assert np.array_equal(await run, (2 * ramp() + k) ** 2 + ramp())
+    await be.aclose()
+    placed_in.close()
+    assert sim_device.memory() == before  # though `be`, the graph and its tensors are still there
