@@ -97,7 +97,7 @@ class GraphMemory:
         return have
 
     def drop(self) -> None:
-        """Give the arena up, as the backend is closed; runs that are queued keep it until they end."""
+        """Give the arena up, as the backend is closed. Runs that are queued keep it."""
         with self._growing:
             self.block = None
 
