@@ -241,7 +241,9 @@ async def test_a_folder_that_is_no_model_says_what_is_missing(tmp_path: Path) ->
         with pytest.raises(ModelError, match=why):
             await aggml.models.load(folder)
 
-    await refused("model_type is 'nonesuch', not one of arcee, bailing_moe", model_type="nonesuch")
+    await refused(
+        "model_type is 'nonesuch', not one of afmoe, apertus, arcee", model_type="nonesuch"
+    )
     await refused("hidden_act = 'relu'; llama knows 'silu'", hidden_act="relu")
     await refused("has the rope_type 'spiral'; known are",
                   rope_parameters={"rope_type": "spiral", "rope_theta": 1.0})  # fmt: skip

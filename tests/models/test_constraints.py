@@ -405,7 +405,7 @@ async def test_a_mask_that_takes_long_delays_its_request_alone(
     wanted = await answer_of(model, regex="[a-z]{6}")
     free = await answer_of(model, "free", max_tokens=30, ignore_eos=True)
     slow = Slow()
-    monkeypatch.setattr(constraints, "_workers", slow)
+    monkeypatch.setattr(constraints, "workers", slow)
     found: list[tuple[str, str | None]] = []
 
     async def constrained() -> None:
@@ -429,7 +429,7 @@ async def test_a_request_that_waits_for_its_mask_can_be_cancelled(
 ) -> None:
     slow = Slow()
     with monkeypatch.context() as patched:
-        patched.setattr(constraints, "_workers", slow)
+        patched.setattr(constraints, "workers", slow)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answer_of, model, "x")
             with anyio.CancelScope() as scope:

@@ -164,7 +164,7 @@ _COUNTS: Final = _words(
     "hidden_size_per_layer_input intermediate_size_mlp block_ff_dim num_kv_shared_layers "
     "num_dense_layers moe_num_experts moe_num_shared_experts moe_layer_start_index "
     "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
-    "moe_every_n_layers moe_latent_size num_nextn_predict_layers"
+    "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts"
 )
 _NUMBERS: Final = _words(
     "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps rope_theta "
@@ -175,7 +175,7 @@ _NUMBERS: Final = _words(
     "swiglu_alpha "
     "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
-    "block_ffn_dim_multiplier"
+    "block_ffn_dim_multiplier route_scale"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -185,16 +185,16 @@ _FLAGS: Final = _words(
     "add_classification_head attn_temperature_tuning block_auto_adjust_ff_dim conv_bias "
     "enable_moe_block mamba_norm_before_gate mamba_rms_norm mamba_use_mlp "
     "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
-    "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb"
+    "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
     "position_embedding_type topk_method scoring_func feed_forward_type attn_mode "
-    "hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type"
+    "hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type score_func"
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
-    "moe_layers time_step_limit"
+    "moe_layers time_step_limit mlp_layer_types"
 )
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(

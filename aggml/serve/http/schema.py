@@ -1221,16 +1221,6 @@ OTHERS: Final = (
     Other(("use_beam_search", "early_stopping"), "only speech has beam search", (False,)),
     Other(("length_penalty",), "only speech has beam search", (1,)),
     Other(
-        ("include_stop_str_in_output",),
-        "the text that ends an answer is never part of it",
-        (False,),
-    ),
-    Other(
-        ("skip_special_tokens",),
-        "special tokens are never part of the text",
-        (True,),
-    ),
-    Other(
         ("add_special_tokens",),
         "the special tokens that the model needs are always added",
         (True, False),
@@ -1247,9 +1237,6 @@ OTHERS: Final = (
         ),
         "changes how an answer is made, not what it is",
         None,
-    ),
-    Other(
-        ("truncate_prompt_tokens",), "prompts that are too long are refused, and not cut", (0, -1)
     ),
     Other(("prompt_logprobs",), "echo with logprobs gives those of a prompt", (0,)),
     Other(("n_probs",), "its name here is top_logprobs", (0,)),
