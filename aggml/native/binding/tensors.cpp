@@ -33,8 +33,8 @@ enum Slot {
     FROZEN,
     N_SLOTS
 };
-constexpr const char *SLOTS[N_SLOTS] = {"dtype",     "ne",     "ndim",     "nb",        "nbytes", "op",
-                                        "op_params", "src",    "view_src", "view_offs", "name",   "placement",
+constexpr const char *SLOTS[N_SLOTS] = {"dtype",     "ne",     "ndim",      "nb",        "nbytes", "op",
+                                        "op_params", "src",    "view_src",  "view_offs", "name",   "placement",
                                         "_span",     "_array", "flag_bits", "frozen"};
 
 struct Size {
