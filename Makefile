@@ -39,12 +39,13 @@ $(VENV)/has-build: pyproject.toml | $(VENV)/created
 
 # Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change. It has the
 # kernels that this machine runs; ISAS=all compiles those of every processor, two to three times as long. Where check-c was
-# made, it is rebuilt in the build of that, with all.
+# made, it is that of has-c: two installations at a time would remove each other's files.
 ISAS ?= native
 STRICT := -C build-dir=build/c -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON -C cmake.define.AGGML_ISAS=all
 BUILD = $(if $(wildcard build/c),$(STRICT),-C build-dir=build/{wheel_tag}-$(ISAS) -C cmake.define.AGGML_ISAS=$(ISAS))
-$(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
-	$(PIP_BUILD) --editable . $(BUILD)
+HAS_C := $(if $(wildcard build/c),$(VENV)/has-c)
+$(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build $(HAS_C)
+	$(if $(HAS_C),,$(PIP_BUILD) --editable . $(BUILD))
 	touch $@
 
 # The module, and the programs of tests/native, in one build in which warnings are errors. It takes five minutes of two
