@@ -98,8 +98,7 @@ class GraphMemory:
 
     def drop(self) -> None:
         """Give the arena up, as the backend is closed. Runs that are queued keep it."""
-        with self._growing:
-            self.block = None
+        self.block = None  # without the lock: another thread may allocate under it, for long
 
 
 class ScratchOffsets(dict["Tensor", int]):

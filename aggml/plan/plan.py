@@ -169,7 +169,7 @@ class DevicePlan:
                 steps, _sources(self.nodes, steps), [*beside[1:], False], strict=True
             )
         ]
-        save_svg(path, draw_rows(title or repr(self), rows), "Plan.plot")
+        save_svg(path, draw_rows(title or repr(self), rows), "DevicePlan.plot")
 
 
 def _sources(nodes: Sequence[Tensor], steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
@@ -184,16 +184,16 @@ def _sources(nodes: Sequence[Tensor], steps: Sequence[PlanStep]) -> list[tuple[i
     for i, last in enumerate(found):
         sources: set[int] = set()
         seen: set[Tensor] = set()
-        open_ = [] if last is None else [last]
-        while open_:
-            node = open_.pop()
+        unvisited = [] if last is None else [last]
+        while unvisited:
+            node = unvisited.pop()
             for source in (*node.src, node.view_src):
                 if source is None or source in seen:
                     continue
                 seen.add(source)
                 at = place.get(source)
                 if at is None:
-                    open_.append(source)
+                    unvisited.append(source)
                 elif at < i:
                     sources.add(at)
         out.append(tuple(sorted(sources)))
