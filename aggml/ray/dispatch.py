@@ -9,7 +9,7 @@ slot, which the policy decides (engine.py), connections (wire.py), losses (decod
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -22,23 +22,13 @@ from aggml.ray.wire import raising
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aggml.ray.stages import Stages
     from aggml.ray.step import Ask
-    from aggml.ray.wire import SentStep, Wire
+    from aggml.ray.wire import SentStep
 
 __all__ = ["Dispatcher", "PendingAsk", "ResultForm"]
 
 Array = Any  # numpy's, of one of several types
-
-
-class _Stages(Protocol):
-    """The stages, as `aggml.ray.stages.Stages` has them."""
-
-    epoch: int
-
-    @property
-    def wire(self) -> Wire | None: ...
-
-    def lost(self, error: BaseException) -> StageLost: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +93,7 @@ class Dispatcher:
         most: how many steps may be under way.
     """
 
-    def __init__(self, stages: _Stages, most: int) -> None:
+    def __init__(self, stages: Stages, most: int) -> None:
         self._stages = stages
         self._most = most
         self._waiting: list[PendingAsk] = []
@@ -170,7 +160,7 @@ class Dispatcher:
         assert post is not None
 
         def landed(found: Callable[[], list[Array]]) -> None:
-            post(lambda: self._landed(flight, found))
+            post(lambda: self._land(flight, found))
 
         # `landed` must be called in any case, else the step would count as under way for ever.
         wire = self._stages.wire
@@ -182,7 +172,7 @@ class Dispatcher:
         except StageLost as error:
             landed(raising(error))
 
-    def _landed(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
+    def _land(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)
         try:
             _deal(flight.asked, found())

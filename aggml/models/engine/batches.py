@@ -15,8 +15,9 @@ import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -31,16 +32,10 @@ from aggml.stream.waits import CHECKPOINT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
-__all__ = ["BatchEngine", "Sized", "Waiting", "choose"]
+__all__ = ["BatchEngine", "Waiting", "choose"]
 
 
-class Sized(Protocol):
-    """An item; its length counts towards the size of its batch."""
-
-    def __len__(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=Sized)  # its length counts towards the size of its batch
 R = TypeVar("R")
 
 
