@@ -150,12 +150,12 @@ def ops(device: str | None, dtype: str | None, names: tuple[str, ...], as_json: 
         return
     width = max(map(len, found), default=0)
     for op, types in found.items():
-        click.echo(f"{op:{width}}  {_told(types)}")
+        click.echo(f"{op:{width}}  {_types_line(types)}")
     count = sum(bool(types) for types in found.values())
     click.echo(f"{on.name} computes {count} of these {len(found)} ops", err=True)
 
 
-def _told(types: Mapping[str, Sequence[str]] | None) -> str:
+def _types_line(types: Mapping[str, Sequence[str]] | None) -> str:
     """The operands and their types in one line."""
     if types is None:
         return NOT_TRIED

@@ -150,7 +150,7 @@ def text_list(
         what: was expected.
         ordered: whether the order matters, so that a set is refused.
     """
-    value = value if ordered else _listed(value)
+    value = value if ordered else _list_of_set(value)
     if isinstance(value, str):
         raise InvalidArgument(
             f"[{place}] {name} is one text, {shown(value)}, expected a list of texts: put brackets "
@@ -160,7 +160,7 @@ def text_list(
     return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(items)]
 
 
-def _listed(value: Any) -> Any:  # noqa: ANN401
+def _list_of_set(value: Any) -> Any:  # noqa: ANN401
     """A set as a list, which is the same each time; anything else as it is."""
     return sorted(value, key=shown) if isinstance(value, (set, frozenset)) else value
 
@@ -265,7 +265,7 @@ def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
 
 def stop_ids_of(place: str, value: Any, vocabulary: int) -> frozenset[int]:  # noqa: ANN401
     """Tokens that end a text; their order does not matter, so it may be a set."""
-    return frozenset(token_ids(place, "stop_ids", _listed(value), vocabulary))
+    return frozenset(token_ids(place, "stop_ids", _list_of_set(value), vocabulary))
 
 
 def recordings_of(place: str, value: Any) -> list[Any]:  # noqa: ANN401

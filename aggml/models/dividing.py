@@ -71,7 +71,7 @@ def divided(
             ends += size
     units, host = [*sizes, ends], len(free)
     for stay in range(len(units) + 1):
-        homes = _shared(units[stay:], free)
+        homes = _share_out(units[stay:], free)
         if homes is not None:
             homes = [host] * stay + homes
             break
@@ -80,7 +80,7 @@ def divided(
     return Division((*[host] * first, *homes[:-1]), homes[-1], host)
 
 
-def _shared(units: Sequence[int], free: Sequence[int]) -> list[int] | None:
+def _share_out(units: Sequence[int], free: Sequence[int]) -> list[int] | None:
     """The device of each unit, in order and in proportion to memory; None if they do not fit."""
     if not units:
         return []

@@ -171,7 +171,7 @@ class _Claim:
 
     def __init__(self, entry: _Entry) -> None:
         self.entry = entry
-        self.parker = Parker()
+        self.parker: Parker = Parker()
         self.model: Model | None = None
         self.error: Exception | None = None
         task = calling()

@@ -115,8 +115,8 @@ async def measure_imatrix(
             if progress is not None:
                 progress(done, len(pieces))
             for at in range(0, size, CHUNK):
-                for name, add, rows in await _measured(decoder, ids[at : at + CHUNK], at, output,
-                                                       kept):  # fmt: skip
+                step = ids[at : at + CHUNK]
+                for name, add, rows in await _measure_step(decoder, step, at, output, kept):
                     sums[name] = add if name not in sums else sums[name] + add
                     counts[name] = rows if name not in counts else counts[name] + rows
             for name, values in sums.items():
@@ -131,7 +131,7 @@ async def measure_imatrix(
     return Importance(len(pieces), len(pieces) * size, len(sums), unused)
 
 
-async def _measured(
+async def _measure_step(
     decoder: Decoder,
     ids: Sequence[int],
     at: int,

@@ -88,7 +88,7 @@ class _Portal:
         """Close a stream that nobody refers to any more; may be called by the collector."""
 
         def begin() -> None:
-            task = asyncio.get_running_loop().create_task(_closed(stream))
+            task = asyncio.get_running_loop().create_task(_close_stream(stream))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -113,7 +113,7 @@ async def _serve(begun: Future[tuple[BlockingPortal, Any]]) -> None:
         raise
 
 
-async def _closed(stream: Any) -> None:  # noqa: ANN401
+async def _close_stream(stream: Any) -> None:  # noqa: ANN401
     with suppress(Exception):
         await stream.aclose()
 

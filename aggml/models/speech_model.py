@@ -86,8 +86,8 @@ class SpeechModel(Model):
         *,
         owned: Closing | None = None,
     ) -> None:
-        self.architecture = model.architecture
-        self.ctx = model.text.context_length
+        self.architecture: str = model.architecture
+        self.ctx: int = model.text.context_length
         self.slots: int = decoder.sequences
         self._listener = Listener(model, decoder)
         super().__init__(self._listener, tokenizer, owned)
@@ -184,7 +184,7 @@ class SpeechModel(Model):
         """
         place = "transcribe"
         self._check_open(place)
-        asked = self._asked(place, language, task, timestamps, temperature, seed)
+        asked = self._read_request(place, language, task, timestamps, temperature, seed)
         asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
         hertz = RATE if rate is None else rate_of(place, rate)
         if isinstance(samples, bytes):
@@ -283,7 +283,7 @@ class SpeechModel(Model):
         place = "listen"
         self._check_open(place)
         # drawn texts would not agree with each other
-        asked = self._asked(place, language, "transcribe", True, 0.0, None)
+        asked = self._read_request(place, language, "transcribe", True, 0.0, None)
         asked = replace(asked, beam=self._beam(place, beam_size))
         hertz = rate_of(place, rate)
         seconds = number(place, "step", step, 0, above=True)
@@ -409,7 +409,7 @@ class SpeechModel(Model):
             )
         return found
 
-    def _asked(
+    def _read_request(
         self, place: str, language: str | None, task: str, timestamps: bool,
         temperature: float | Sequence[float], seed: int | None,
     ) -> Asked:  # fmt: skip

@@ -128,11 +128,11 @@ async def _bring(
 ) -> None:
     """Map tensors if the backend's device reads host memory, else copy them."""
     # in a thread, because placing a thousand tensors takes 8 ms
-    if not await anyio.to_thread.run_sync(_mapped, file, backend.device, names):
+    if not await anyio.to_thread.run_sync(_map_tensors, file, backend.device, names):
         await file.load(backend, names=names, progress=progress)
 
 
-def _mapped(file: ModelFile, device: Device, names: Sequence[str]) -> bool:
+def _map_tensors(file: ModelFile, device: Device, names: Sequence[str]) -> bool:
     """Map tensors; False: the device has to copy them."""
     try:
         file.map(device, names)

@@ -231,7 +231,7 @@ class Front:
             scope.get("root_path", ""),
         )  # fmt: skip
         answer = asyncio.create_task(self._answer(head, bytes(body), send))
-        watch = asyncio.create_task(_gone(receive))
+        watch = asyncio.create_task(_wait_until_gone(receive))
         try:
             await asyncio.wait([answer, watch], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -273,6 +273,6 @@ class Front:
             raise
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

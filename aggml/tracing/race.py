@@ -369,7 +369,7 @@ def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
     host = desc.host()
     if host is not None:
         start, end, writes, view = host
-        array, owner = _held(view.obj)
+        array, owner = _layout_of(view.obj)
         readable = array is not None and not writes
         found.append((start, end, writes, array, owner, _checksum(array) if readable else None))
     return found
@@ -407,7 +407,7 @@ class _Layout:
         }
 
 
-def _held(given: object) -> tuple[_Layout | None, Callable[[], object]]:
+def _layout_of(given: object) -> tuple[_Layout | None, Callable[[], object]]:
     """The layout of an array and a weak reference to its owner, so that nothing is kept alive."""
     owner = given
     while isinstance(owner, np.ndarray) and owner.base is not None:

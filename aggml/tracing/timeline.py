@@ -171,13 +171,13 @@ class Trace:
         suffix = user_path(path).suffix.lower()
         if suffix not in {".html", ".svg"}:
             raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends with neither .svg nor .html")
-        events, arrows = self._drawn()
+        events, arrows = self._find_drawn()
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
         drawn = (page if suffix == ".html" else svg)(events, arrows, title)
         user_path(path).write_text(drawn, encoding="utf-8")
 
-    def _drawn(self) -> tuple[list[TraceEvent], list[Arrow]]:
+    def _find_drawn(self) -> tuple[list[TraceEvent], list[Arrow]]:
         """What a picture shows: the work, and the waits between it."""
         done, arrows = self._read()
         notes = len(done) - len(self._notes)
@@ -187,7 +187,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """For notebooks: the timeline."""
-        events, arrows = self._drawn()
+        events, arrows = self._find_drawn()
         return svg(events, arrows) if events else html.plain(repr(self))
 
     def __repr__(self) -> str:

@@ -249,7 +249,7 @@ class Attention:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
         if self.borrows is not None:
-            return self._seen(at, self._own_queries(at, x), *self._lent(at))
+            return self._attend(at, self._own_queries(at, x), *self._lent(at))
         q, k, v, gate = self._products(at, x)
         y = self.attend(at, q, k, v)
         return y if gate is None else ops.mul(y, ops.sigmoid(gate))
@@ -269,11 +269,11 @@ class Attention:
         places = at.places[self.room]
         # Attention reads the results of set_rows, the caches with the new rows: so it runs later.
         new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
-        keys = self._written(at.caches["k"], new_k, places)
-        values = keys if v is None else self._written(at.caches["v"], v, places)
+        keys = self._write_rows(at.caches["k"], new_k, places)
+        values = keys if v is None else self._write_rows(at.caches["v"], v, places)
         if self.lends:
             at.passed[f"{at.prefix}keys"], at.passed[f"{at.prefix}values"] = keys, values
-        return self._seen(at, q, keys, values)
+        return self._attend(at, q, keys, values)
 
     def _lent(self, at: Scope) -> tuple[Tensor, Tensor]:
         """The keys and values of another layer, with the rows of this step."""
@@ -286,13 +286,13 @@ class Attention:
         q = at.norm("attn_q_norm", q) if self.norm == "head" else q
         return q if self.rope is None else self.rope.build(at, q)
 
-    def _seen(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _attend(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of all tokens of the step over the caches: [value_length * heads, tokens]."""
         places = at.places[self.room]
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
-            y = self._seen_by(at, queries_of(q, part, first), keys, values, (part, mask, seen))
+            y = self._attend_part(at, queries_of(q, part, first), keys, values, (part, mask, seen))
             found = y if found is None else ops.concat(found, y, 1)
             first += part.sequences * part.tokens
         assert found is not None
@@ -352,7 +352,7 @@ class Attention:
         gate = ops.cont_2d(ops.view_3d(*both, size), head * self.heads, tokens)
         return ops.view_3d(*both, 0), gate
 
-    def _seen_by(
+    def _attend_part(
         self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]
     ) -> Tensor:
         """Attention of one part's queries over the caches: [value_length * heads, tokens]."""
@@ -374,7 +374,7 @@ class Attention:
         return ops.reshape_2d(y, self.value_length * self.heads, part.sequences * part.tokens)
 
     @staticmethod
-    def _written(cache: Tensor, new: Tensor, places: Places) -> Tensor:
+    def _write_rows(cache: Tensor, new: Tensor, places: Places) -> Tensor:
         """The cache after the rows ``new`` have been written to it."""
         cache = ops.set_rows(cache, new, places.rows)
         if places.staged is not None:

@@ -104,7 +104,7 @@ class Experts:
 
     def build(self, at: Scope, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """[width, tokens] -> [width, tokens]; experts are chosen by ``routed``, else by ``x``."""
-        ids, weights = self._chosen(at, x if routed is None else routed)
+        ids, weights = self._choose(at, x if routed is None else routed)
         tokens, thin = x.ne[1], self.latent and at.find("ffn_latent_down.weight") is not None
         into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if thin else x
         into = ops.reshape_3d(into, into.ne[0], 1, tokens)
@@ -165,7 +165,7 @@ class Experts:
         bias = at.find(f"{name}.bias")
         return y if bias is None else ops.add_id(y, bias, ids)
 
-    def _chosen(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _choose(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
         """The chosen experts, i32 [used, tokens], and their weights, f32 [1, used, tokens]."""
         tokens = x.ne[1]
         logits = at.linear("ffn_gate_inp", x)

@@ -248,7 +248,7 @@ class ModelFolder:
         wanted = list(self.tensors if names is None else dict.fromkeys(names))
         buffers: list[Buffer] = []
         try:
-            rest = self._mapped(backend, wanted, buffers)
+            rest = self._map_tensors(backend, wanted, buffers)
             total, done = sum(self.tensors[x].nbytes for x in rest), 0
             if rest:
                 buffers.append(await backend.alloc_async([self.tensors[x] for x in rest]))
@@ -267,7 +267,7 @@ class ModelFolder:
             buffer.usage = aggml.BufferUsage.WEIGHTS
         return buffers
 
-    def _mapped(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
+    def _map_tensors(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
         """Place the tensors that can be used as they lie in a file; returns the others' names."""
         rest: list[str] = []
         maps: dict[Path, Buffer | None] = {}

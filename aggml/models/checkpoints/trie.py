@@ -31,7 +31,7 @@ def of_numbered_literals(path: Path) -> Words:
     words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
     for at, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
-        told = _told(line)
+        told = _read_line(line)
         if told is None:
             raise ModelError(
                 f"{path.name}, line {at}: expected number, literal and size, found {line[:60]!r}"
@@ -47,7 +47,7 @@ def of_numbered_literals(path: Path) -> Words:
     return words
 
 
-def _told(line: str) -> tuple[int, bytes] | None:
+def _read_line(line: str) -> tuple[int, bytes] | None:
     """Token id and bytes of a line; None if it is damaged."""
     try:
         number, rest = line.split(" ", 1)

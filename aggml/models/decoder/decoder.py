@@ -222,7 +222,7 @@ class Decoder:
             step, inputs, more = found or (*await self._first(positions, slot), False)
             inputs[step.tokens] = np.array(ids, np.int32)
             taken = _one_of_each(slot, positions)
-            future = await self._submitted(step, inputs, step.result, taken)
+            future = await self._submit(step, inputs, step.result, taken)
             if self._written is not None:
                 self._written.note(future, lambda: taken)
             if not more:
@@ -308,7 +308,7 @@ class Decoder:
         """
         with self.lifetime.use("Decoder"):
             inputs = step.inputs(batch) | dict(more)
-            return await self._submitted(step, inputs, results, batch.taken)
+            return await self._submit(step, inputs, results, batch.taken)
 
     def batch_of(self, ids: Sequence[int], start: int, slot: int = 0) -> Batch:
         """The batch for a piece of one sequence, of which every token gets a result."""
@@ -340,7 +340,7 @@ class Decoder:
             if self._reached is not None:
                 self._reached.copied(0, others)
 
-    async def _submitted(
+    async def _submit(
         self,
         step: Step,
         inputs: Mapping[Tensor, Any],
@@ -419,10 +419,10 @@ class Decoder:
         """
         shape = replace(batch.shape(best, every=every), hidden=hidden)
         with self.lifetime.use("Decoder"):
-            step, inputs = await self._fed(batch, shape, draws)
+            step, inputs = await self._find_inputs(batch, shape, draws)
             if values is not None:
                 inputs[step.tokens] = values
-            future = await self._submitted(step, inputs, step.results, batch.taken)
+            future = await self._submit(step, inputs, step.results, batch.taken)
             if self._written is not None:
                 self._written.note(future, lambda: batch.written(self.ctx))
             return future
@@ -497,7 +497,7 @@ class Decoder:
         if self._reached is not None:
             self._reached.choose(slot, at)
 
-    async def _fed(
+    async def _find_inputs(
         self, batch: Batch, shape: Shape, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:
         """The step for this shape, and its inputs for this batch."""

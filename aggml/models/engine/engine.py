@@ -709,7 +709,7 @@ class Engine:
                 self.pages,
                 self._begin,
                 self._awaits,
-                self._staged(prompts),
+                self._count_staged(prompts),
             )
         if not running and not chunk:
             return None
@@ -770,15 +770,15 @@ class Engine:
         if intake.every:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
-            shape = self._tapped(shape)
+            shape = self._with_hidden(shape)
             return _StepPlan(batch, shape, None, intake.follows, running, chunk, drafts=drafts)
-        shape = self._tapped(batch.shape(0))
+        shape = self._with_hidden(batch.shape(0))
         among = self._among(intake.follows)
         drawn = draws_of(intake.follows, shape.logits, among, drafts=drafts)
         shape = drawn.shaped(shape)
         return _StepPlan(batch, shape, drawn, intake.follows, running, chunk, drafts=drafts)
 
-    def _tapped(self, shape: Shape) -> Shape:
+    def _with_hidden(self, shape: Shape) -> Shape:
         """The shape of a step that brings hidden states, too, if drafts are made of them."""
         observed = self.speculation is not None and self.speculation.observer is not None
         return replace(shape, tapped=True) if observed else shape
@@ -807,7 +807,7 @@ class Engine:
         group = steps.next_tokens(running, first, n, self._rows, self._common(running), ahead)
         batch = Batch((group,))
         follows = [(x, x.slot - first) for x in running if x.slot is not None]
-        shape = self._tapped(batch.shape(CHAINED))
+        shape = self._with_hidden(batch.shape(CHAINED))
         among = self._among(follows)
         draws = None
         if among > 1 or any(x.adjuster is not None for x in running):
@@ -847,14 +847,20 @@ class Engine:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
             chunk = steps.next_prompts(
-                those, room, self._rows, self.pages, self._begin, self._awaits, self._staged(those)
+                those,
+                room,
+                self._rows,
+                self.pages,
+                self._begin,
+                self._awaits,
+                self._count_staged(those),
             )
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _StepPlan(intake.batch, shape, None, [], [], chunk)
 
-    def _staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
+    def _count_staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
         """Shared rows of all prompts but these."""
         return [
             (x.staged, x.staged + len(x.tokens))

@@ -65,15 +65,17 @@ def grammar_of(place: str, name: str, value: Any) -> Grammar:
             raise InvalidArgument(
                 f"[{place}] choices[{texts.index('')}] is empty, each must have a character"
             )
-        return _checked(place, name, Grammar("choices", json.dumps(texts, ensure_ascii=False)))
+        return _check_grammar(
+            place, name, Grammar("choices", json.dumps(texts, ensure_ascii=False))
+        )
     text = one_text(place, name, value)
     if not text.strip():
         raise InvalidArgument(f"[{place}] {name} is empty")
     kind: GrammarKind = "regex" if name == "regex" else "gbnf" if "::=" in text else "lark"
-    return _checked(place, name, Grammar(kind, text))
+    return _check_grammar(place, name, Grammar(kind, text))
 
 
-def _checked(place: str, name: str, grammar: Grammar) -> Grammar:
+def _check_grammar(place: str, name: str, grammar: Grammar) -> Grammar:
     if len(grammar.text) > LONGEST:
         raise InvalidArgument(
             f"[{place}] {name} has {len(grammar.text)} characters, at most {LONGEST} are allowed"
@@ -105,7 +107,7 @@ def schema_text(place: str, name: str, value: Any) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"[{place}] {name} cannot be written as JSON: {error}") from None
-    return _checked(place, name, Grammar("schema", text)).text
+    return _check_grammar(place, name, Grammar("schema", text)).text
 
 
 def _plain(value: Any) -> Any:
@@ -289,7 +291,7 @@ def closed(schema: Any) -> Any:
     It is left as it is where several schemas hold for one object (``allOf``, or ``$ref`` beside
     properties), because each of them would forbid the properties of the others.
     """
-    return schema if _joins(schema) else _closed(schema)
+    return schema if _joins(schema) else _close_schema(schema)
 
 
 def _joins(schema: Any) -> bool:
@@ -301,18 +303,18 @@ def _joins(schema: Any) -> bool:
     return several or "allOf" in schema or any(map(_joins, schema.values()))
 
 
-def _closed(schema: Any) -> Any:
+def _close_schema(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(x) for x in schema]
+        return [_close_schema(x) for x in schema]
     if not isinstance(schema, dict):
         return schema
     found = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "definitions", "patternProperties"):
             inner = isinstance(value, dict)
-            found[key] = {k: _closed(v) for k, v in value.items()} if inner else value
+            found[key] = {k: _close_schema(v) for k, v in value.items()} if inner else value
         elif key in ("items", "prefixItems", "anyOf", "oneOf", "additionalProperties"):
-            found[key] = _closed(value)
+            found[key] = _close_schema(value)
         else:
             found[key] = value
     opens = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")

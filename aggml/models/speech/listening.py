@@ -48,7 +48,7 @@ class _Program:
     rows: list[Tensor]  # to write, of each copy
 
 
-def _convolved(
+def _convolve(
     weights: Mapping[str, Tensor], name: str, x: Tensor, stride: int
 ) -> tuple[Tensor, int]:
     """A convolution over three frames and GELU.
@@ -67,9 +67,9 @@ def _convolved(
 async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor) -> Tensor:
     """The encoder's nodes: windows [frames, bands, windows] -> [width, frames / 2 * windows]."""
     audio, windows = model.audio, mel.ne[2]
-    x, n = _convolved(weights, "enc.conv1", mel, 1)
+    x, n = _convolve(weights, "enc.conv1", mel, 1)
     x = ops.reshape_3d(x, audio.width, n, windows)
-    x, n = _convolved(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
+    x, n = _convolve(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
     x = ops.reshape_3d(x, audio.width, n, windows)
     table = weights["enc.position_embd.weight"]
     if n < table.ne[1]:  # a shorter window

@@ -267,13 +267,13 @@ class Windows:
             if x.asked.words and not found[k].silent and any(map(self._is_text, found[k].tokens))
         ]
         if timed:
-            found |= await self._timed(timed, slots, windows, found)
+            found |= await self._find_times(timed, slots, windows, found)
         return [found[i] for i in range(len(windows))]
 
     def _is_text(self, token: int) -> bool:
         return token < self.special.end
 
-    async def _timed(
+    async def _find_times(
         self, timed: Sequence[int], slots: Sequence[int], windows: Sequence[Window],
         found: Mapping[int, Said],
     ) -> dict[int, Said]:  # fmt: skip
@@ -329,7 +329,7 @@ class Windows:
         runs: list[_Run | Beams] = []
         mover = SequenceMover(self._decoder)
         try:
-            begun, silence = await self._begun(tried, slots, windows, languages, i)
+            begun, silence = await self._begin_runs(tried, slots, windows, languages, i)
             for k, one in zip(tried, begun, strict=True):
                 beam = windows[k].asked.beam
                 if beam > 1 and one.temperature <= 0:
@@ -351,11 +351,11 @@ class Windows:
         finally:
             mover.close()
         return {
-            k: self._said(run, windows[k].asked.temperatures[i], languages[k], silent)
+            k: self._finish_run(run, windows[k].asked.temperatures[i], languages[k], silent)
             for k, run, silent in zip(tried, runs, silence, strict=True)
         }
 
-    async def _begun(
+    async def _begin_runs(
         self,
         tried: Sequence[int],
         slots: Sequence[int],
@@ -427,7 +427,7 @@ class Windows:
         for run in going:
             run.rows = list(rows[run.slot - low : run.slot + run.size - low])
 
-    def _said(self, run: _Run | Beams, heat: float, language: str, silence: float) -> Said:
+    def _finish_run(self, run: _Run | Beams, heat: float, language: str, silence: float) -> Said:
         made, logprob = run.best
         given = run.certain if isinstance(run, _Run) else 0
         text = self._words.decode([x for x in made[given:] if x < self.special.end])

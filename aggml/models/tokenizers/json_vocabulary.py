@@ -179,7 +179,7 @@ class JsonVocabulary(Vocabulary):
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one, as the file's post-processor joins them."""
-        first, second = self._checked(first), self._checked(second)
+        first, second = self._replace_surrogates(first), self._replace_surrogates(second)
         what = f"tokens of {first[:40]!r} and {second[:40]!r}"
         return list(guarded(lambda: self._tokenizer.encode(first, second), what).ids)
 

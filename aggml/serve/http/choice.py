@@ -450,12 +450,12 @@ class ChatChoice(Choice):
                 told = self._tell(every=ended and self.stop_text is None)
                 reasoning = delta.reasoning or ""
                 made = AnswerPiece(delta.content, reasoning, delta.tool_calls, told, ids)
-                piece = self._missing(made)
+                piece = self._cut_to_missing(made)
                 if piece.content or piece.reasoning or piece.calls or piece.told:
                     yield piece
                     ids = []
 
-    def _missing(self, piece: AnswerPiece) -> AnswerPiece:
+    def _cut_to_missing(self, piece: AnswerPiece) -> AnswerPiece:
         """The part of a piece that the client does not have yet."""
         size = len(piece.content) + len(piece.reasoning)
         size += sum(len(x.arguments) + 1 for x in piece.calls)
