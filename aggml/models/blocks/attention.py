@@ -292,7 +292,8 @@ class Attention:
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
-            y = self._attend_part(at, queries_of(q, part, first), keys, values, (part, mask, seen))
+            own = queries_of(q, part, first)
+            y = self._attend_part(at, own, keys, values, part, mask, seen)
             found = y if found is None else ops.concat(found, y, 1)
             first += part.sequences * part.tokens
         assert found is not None
@@ -353,15 +354,24 @@ class Attention:
         return ops.view_3d(*both, 0), gate
 
     def _attend_part(
-        self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]
+        self,
+        at: Scope,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        part: Part,
+        mask: Tensor,
+        seen: int,
     ) -> Tensor:
-        """Attention of one part's queries over the caches: [value_length * heads, tokens]."""
-        part, mask, seen = what
+        """Attention of one part's queries over the caches: [value_length * heads, tokens].
+
+        It looks at the first ``seen`` rows of each sequence.
+        """
         places = at.places[self.room]
         y = ops.flash_attn_ext(
             q,
-            heads_of(keys, self.key_length, self.kv_heads, (part, seen, places.length)),
-            heads_of(values, self.value_length, self.kv_heads, (part, seen, places.length)),
+            heads_of(keys, self.key_length, self.kv_heads, part, seen, places.length),
+            heads_of(values, self.value_length, self.kv_heads, part, seen, places.length),
             mask,
             1 / math.sqrt(self.key_length) if self.scale is None else self.scale,
             0.0,
@@ -396,16 +406,17 @@ def queries_of(q: Tensor, part: Part, first: int) -> Tensor:
     return ops.permute(view, 0, 2, 1, 3)
 
 
-def heads_of(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
+def heads_of(cache: Tensor, head: int, heads: int, part: Part, seen: int, length: int) -> Tensor:
     """A view of a cache: [head, rows seen, heads, sequences].
 
     Args:
         cache: keys or values.
         head: elements of a head.
         heads: of keys and values.
-        rows: the part of the step, how many rows it sees, and how many rows a sequence has.
+        part: the part of the step whose queries look.
+        seen: how many rows of each sequence it looks at.
+        length: how many rows each sequence has.
     """
-    part, seen, length = rows
     row, size = cache.nb[1], cache.dtype.row_size(head)
     view = ops.view_4d(
         cache, head, heads, seen, part.sequences,

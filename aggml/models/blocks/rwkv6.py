@@ -109,10 +109,10 @@ class TimeMix6:
         tokens, n = x.ne[1], len(BLENDS)
         change = ops.sub(previous(at, "token", x), x)
         first = ops.add(ops.mul(change, self._vector(at, "lerp_x")), x)
-        thin = ops.tanh(ops.mul_mat(at.weight("time_mix_w1.weight"), first))
-        thin = ops.reshape_3d(thin, thin.ne[0] // n, n, tokens)
-        thin = ops.cont(ops.permute(thin, 0, 2, 1, 3))
-        own = ops.mul_mat(at.weight("time_mix_w2.weight"), thin)  # [width, tokens, BLENDS]
+        low = ops.tanh(ops.mul_mat(at.weight("time_mix_w1.weight"), first))
+        low = ops.reshape_3d(low, low.ne[0] // n, n, tokens)  # [rank, BLENDS, tokens]
+        low = ops.cont(ops.permute(low, 0, 2, 1, 3))
+        own = ops.mul_mat(at.weight("time_mix_w2.weight"), low)  # [width, tokens, BLENDS]
         together = at.find("time_mix_lerp_fused.weight")
         found = []
         for i, name in enumerate(BLENDS):
