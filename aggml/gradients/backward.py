@@ -20,9 +20,9 @@ __all__ = ["build_backward_expand"]
 
 _PLACE = "build_backward_expand"
 _FLOATS = frozenset((DType.F32, DType.F16, DType.BF16))
-#: Ops whose result is a view of a source and still can be differentiated; of others, the result
-#: overwrites an operand, which the gradients of other nodes may have to read.
-_LOOKS = frozenset({"cpy", "permute", "reshape", "set_rows", "transpose", "view"})
+#: Ops whose result is a view of a source and that can still be differentiated. Other ops that give
+#: a view work in place: they overwrite an operand that other nodes' gradients may have to read.
+_VIEWS = frozenset({"cpy", "permute", "reshape", "set_rows", "transpose", "view"})
 
 
 def build_backward_expand(
@@ -182,7 +182,7 @@ def _find_needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
                     f"[{_PLACE}] op {source.op} has no gradient for node {describe(source)}: "
                     f"{source.dtype} cannot be differentiated, only f32, f16 and bf16"
                 )
-        if node.view_src is not None and node.op not in _LOOKS:
+        if node.view_src is not None and node.op not in _VIEWS:
             raise Unsupported(
                 f"[{_PLACE}] op {node.op} has no gradient for node {describe(node)}: it works in "
                 "place and overwrites a value that gradients may need"

@@ -47,7 +47,14 @@ from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE, rate_of
-from aggml.models.speech.windows import REPEATS, TEMPERATURES, Asked, Said, Window, Windows
+from aggml.models.speech.windows import (
+    REPEATS,
+    TEMPERATURES,
+    SpeechOptions,
+    Window,
+    Windows,
+    WindowText,
+)
 from aggml.models.speech.words import Word
 
 if TYPE_CHECKING:
@@ -94,7 +101,7 @@ class SpeechModel(Model):
         self._model = model
         self._decoder = decoder
         self._windows: Windows | None = None
-        self._batches: BatchEngine[Window, Said] = BatchEngine(
+        self._batches: BatchEngine[Window, WindowText] = BatchEngine(
             self._say, full=self.slots, max_waiting=MOST_WAITING
         )
 
@@ -292,7 +299,7 @@ class SpeechModel(Model):
         return self._live(pieces, replace(asked, words=True), before, seconds)
 
     async def _live(
-        self, pieces: AsyncGenerator[F32], asked: Asked, prompt: str, step: float
+        self, pieces: AsyncGenerator[F32], asked: SpeechOptions, prompt: str, step: float
     ) -> AsyncGenerator[Partial]:
         sound, agreement, pace = LiveSound(), Agreement(), Pace(step)
         special, draft = Special.of(self.vocabulary_size), Draft()
@@ -353,7 +360,7 @@ class SpeechModel(Model):
         if final:
             yield Partial.of(final, language, final=True)
 
-    async def _say(self, windows: list[Window]) -> list[Said]:
+    async def _say(self, windows: list[Window]) -> list[WindowText]:
         """Decode windows together.
 
         Cancellation: aborts the computation.
@@ -362,7 +369,7 @@ class SpeechModel(Model):
         with self._open("transcribe"):
             return await self._ready().say(windows)
 
-    async def _one(self, window: Window) -> Said:
+    async def _one(self, window: Window) -> WindowText:
         with self._open("transcribe"):
             return await self._batches.submit(window, *urgency_of("transcribe", 0, None))
 
@@ -370,7 +377,7 @@ class SpeechModel(Model):
         self,
         samples: npt.ArrayLike | Path,
         rate: int,
-        asked: Asked,
+        asked: SpeechOptions,
         prompt: str,
         previous: bool,
         draft: Draft | None = None,
@@ -412,7 +419,7 @@ class SpeechModel(Model):
     def _read_request(
         self, place: str, language: str | None, task: str, timestamps: bool,
         temperature: float | Sequence[float], seed: int | None,
-    ) -> Asked:  # fmt: skip
+    ) -> SpeechOptions:  # fmt: skip
         if self._tokenizer is None:
             raise ModelError(
                 "the model has no vocabulary: put gpt2.tiktoken, or multilingual.tiktoken, of "
@@ -437,4 +444,4 @@ class SpeechModel(Model):
             raise InvalidArgument(f"[{place}] temperature is empty, expected at least one number")
         times = flag(place, "timestamps", timestamps)
         start = None if seed is None else integer(place, "seed", seed, 0)
-        return Asked(language, task == "translate", times, tuple(heats), start)
+        return SpeechOptions(language, task == "translate", times, tuple(heats), start)

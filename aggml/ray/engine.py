@@ -233,7 +233,7 @@ class PipelineEngine:
             whole = request.needs_logits or request.adjuster is not None
             sampler = request.sampler
             assert sampler is not None
-            need = sampler.looks_at(decoder.vocabulary)
+            need = sampler.count_candidates(decoder.vocabulary)
             if request.computed == 0:
                 row = await decoder.prefill(slot, request.tokens)
                 best = _best(row, min(max(need, FEW), decoder.vocabulary))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.backend import Device
     from aggml.devices.meta.memory import MetaBuffer
-    from aggml.devices.meta.round import DeviceCopy, Needed
+    from aggml.devices.meta.round import DeviceCopy, StorageUse
     from aggml.errors import AggmlError
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -315,7 +315,7 @@ class MetaBackend(Backend):
             plan.rounds.append(_Planned(sent, summed, graphs))
         return plan
 
-    def _place(self, needed: Sequence[Needed]) -> list[Buffer]:
+    def _place(self, needed: Sequence[StorageUse]) -> list[Buffer]:
         """Allocate the memory that rounds share; all plans share it, since plans run in turn."""
         alignment = self.buffer_type.alignment
         offsets, size = laid_out(needed, alignment)

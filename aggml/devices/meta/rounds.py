@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.devices.meta.memory import has_shard, lay_shard, shard_of
 from aggml.devices.meta.parts import slice_of
-from aggml.devices.meta.round import DeviceCopy, Needed, Round, Rounds, Summed
+from aggml.devices.meta.round import DeviceCopy, DeviceSum, Round, Rounds, StorageUse
 from aggml.devices.meta.rules import wanted_states
 from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, shown
 from aggml.errors import Unsupported
@@ -96,7 +96,7 @@ class _Draft:
     def done(self) -> Rounds:
         """The result, once all nodes were added."""
         between = [
-            Needed(self.made[first][1], self.made[first][0], last)
+            StorageUse(self.made[first][1], self.made[first][0], last)
             for first, last in self.last.items()
             if first.placement is None
         ]
@@ -145,7 +145,7 @@ class _Draft:
                 target = new_tensor(part.dtype, part.ne, cut(f"{part.name} (sent)"))
                 change(target, "frozen", True)
                 targets.append(target)
-                self.rounds[-1].sent.append(DeviceCopy(j, part, i, target))
+                self.rounds[-1].copies.append(DeviceCopy(j, part, i, target))
             there.append(self._note(tuple(targets)))
         behind = [each, *there]
         return [tuple([behind[(j - i) % self.n][i] for i in range(self.n)]) for j in range(self.n)]
@@ -204,7 +204,7 @@ class _Draft:
         )
         for target in targets:
             change(target, "frozen", True)
-        self.rounds[-1].summed.append(Summed(each, targets))
+        self.rounds[-1].sums.append(DeviceSum(each, targets))
         self.last[targets[0]] = self.now  # its plans are compiled for a fixed address
         return self._note(targets)
 

@@ -871,7 +871,9 @@ class Engine:
     def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
         """Among how many of the best tokens the device draws."""
         vocabulary = self.decoder.vocabulary
-        most = max((x.sampler.looks_at(vocabulary) for x, _ in follows if x.sampler), default=1)
+        most = max(
+            (x.sampler.count_candidates(vocabulary) for x, _ in follows if x.sampler), default=1
+        )
         if most == 1:
             return 1
         return self._best if most <= self._best else min(vocabulary, 1 << (most - 1).bit_length())
