@@ -303,12 +303,12 @@ async def opened(
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
-    from aggml.models.kv.rows import rounded
+    from aggml.models.kv.rows import round_up
 
     async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
-                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, slots=slots,
+                model, on, ctx=None if ctx is None else round_up(ctx), cache=cache, slots=slots,
                 adapters=adapters, control_vectors=control_vectors, draft=draft, mmproj=mmproj,
                 progress=progress,
             )  # fmt: skip

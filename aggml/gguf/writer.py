@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import anyio.to_thread
 
 from aggml.errors import InvalidArgument, InvalidState
-from aggml.gguf.encode import directory_entry, encoded, header
+from aggml.gguf.encode import directory_entry, encode_entry, header
 from aggml.gguf.pieces import Pieces
 from aggml.gguf.value_types import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.process.numbers import Numbers
@@ -85,7 +85,7 @@ class GGUFWriter:
         if self.path.is_dir():
             raise IsADirectoryError(f"[GGUFWriter] {str(self.path)!r} is a folder")
         if alignment != DEFAULT_ALIGNMENT:
-            self._values[ALIGNMENT_KEY] = encoded(ALIGNMENT_KEY, self._alignment, UINT32.name)
+            self._values[ALIGNMENT_KEY] = encode_entry(ALIGNMENT_KEY, self._alignment, UINT32.name)
         spool = self._beside("tensors")
         self._spool = os.open(spool, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         spool.unlink()  # the file vanishes with its descriptor, however this process ends
@@ -131,7 +131,7 @@ class GGUFWriter:
         if key == ALIGNMENT_KEY:
             self._alignment = _alignment(value)
             type = UINT32.name  # noqa: A001 readers know no other
-        self._values[key] = encoded(key, value, type)
+        self._values[key] = encode_entry(key, value, type)
 
     def add_all(self, file: GGUFFile | GGUFParts) -> None:
         """Add all metadata values of another file, with their types; they replace those of the key.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
-__all__ = ["Buffer", "TypeOfBuffer", "align_up", "lying", "usage_of"]
+__all__ = ["Buffer", "TypeOfBuffer", "align_up", "find_tensors", "usage_of"]
 
 
 _put = object.__setattr__
@@ -77,7 +77,7 @@ class TypeOfBuffer(Protocol):
 _EVERY: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
-def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
+def find_tensors(start: int, end: int) -> list[tuple[Tensor, int]]:
     """The placed tensors that overlap these addresses, with the addresses of their first bytes.
 
     It searches all existing buffers; used for messages.

@@ -21,7 +21,7 @@ from aggml import InvalidArgument
 from aggml.pipeline.urgency import current_urgency
 
 __all__ = [
-    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterated", "number",
+    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterate_ids", "number",
     "one_text", "prompt_of", "recordings_of", "sequences_of", "shown", "stop_ids_of", "text_list",
     "token_ids", "urgency_of",
 ]  # fmt: skip
@@ -109,7 +109,7 @@ def urgency_of(place: str, priority: Any, deadline: Any) -> tuple[int, float | N
     return found or item.priority, seconds
 
 
-def iterated(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401
+def iterate_ids(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401
     """Token ids that may still come: a list, an array, an iterator."""
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable) or (
         isinstance(value, np.ndarray) and value.ndim == 0

@@ -23,7 +23,7 @@ from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, intege
 from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.dividing import SHARE, divided, layer_of
+from aggml.models.dividing import SHARE, divide_layers, layer_of
 from aggml.models.drafting import draft_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
@@ -37,7 +37,7 @@ from aggml.models.footprint import (
 )
 from aggml.models.kv.caches import sizes
 from aggml.models.kv.paging import PAGE
-from aggml.models.kv.rows import ROWS_STEP, rounded
+from aggml.models.kv.rows import ROWS_STEP, round_up
 from aggml.models.site import site_of
 from aggml.models.weights import open_model
 
@@ -442,7 +442,7 @@ class _Search:
             return await self._try_fit(model.context_length, 1, wanted=None)
         if isinstance(model, SpeechDescription):
             return await self._try_fit(model.text.context_length, slots or 1, wanted=ctx)
-        longest = rounded(ctx or min(model.context_length, LONGEST))
+        longest = round_up(ctx or min(model.context_length, LONGEST))
         if ctx is None:
             longest = await self._most(longest, slots or 1) or ROWS_STEP
         if slots is None:
@@ -599,7 +599,7 @@ class _Search:
         if isinstance(model, EncoderDescription):
             return []
         if isinstance(model, SpeechDescription):
-            return sizes(model.text, self._cache, rounded(ctx), slots, ring=True)
+            return sizes(model.text, self._cache, round_up(ctx), slots, ring=True)
         rewind = self._beside.rewind(model, slots)
         return sizes(model, self._cache, ctx, slots, ring=False, rewind=rewind)
 
@@ -618,7 +618,7 @@ class _Search:
         numbers = [n for name in tensors if (n := layer_of(name)) is not None]
         first = min(numbers, default=0)
         each = caches or [0] * layers
-        division = divided(bytes_of, each, free, first)
+        division = divide_layers(bytes_of, each, free, first)
         found = []
         on_cpu = []
         for k, device in enumerate(devices):

@@ -17,7 +17,7 @@ import numpy as np
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import post_here
 from aggml.ray.step import PipelineStep
-from aggml.ray.wire import raising
+from aggml.ray.wire import raise_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,12 +165,12 @@ class Dispatcher:
         # `landed` must be called in any case, else the step would count as under way for ever.
         wire = self._stages.wire
         if wire is None:
-            landed(raising(StageLost("the stages are not connected")))
+            landed(raise_later(StageLost("the stages are not connected")))
             return
         try:
             flight.sent = wire.send(step, landed)
         except StageLost as error:
-            landed(raising(error))
+            landed(raise_later(error))
 
     def _land(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)

@@ -21,7 +21,7 @@ import aggml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Frame", "Frames", "MessageKind", "packed"]
+__all__ = ["Frame", "Frames", "MessageKind", "pack_message"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -55,7 +55,7 @@ def _pad_size(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
-def packed(
+def pack_message(
     kind: MessageKind, value: object, arrays: Sequence[Array] = ()
 ) -> list[bytes | memoryview]:
     """The bytes of a message, in pieces: arrays are not copied if they are contiguous."""

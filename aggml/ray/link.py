@@ -20,7 +20,7 @@ import time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aggml.ray.frames import Frame, Frames, MessageKind, packed
+from aggml.ray.frames import Frame, Frames, MessageKind, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class Link(asyncio.BufferedProtocol):
     def send(self, kind: MessageKind, value: object, arrays: Sequence[Any] = ()) -> None:
         """Send a message; messages stay in order. `flowing` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
-            pieces = packed(kind, value, arrays)
+            pieces = pack_message(kind, value, arrays)
             if _PAUSES:
                 self._transport.writelines(pieces)
             else:

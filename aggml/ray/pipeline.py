@@ -19,7 +19,7 @@ from aggml.models.stages import (
     SHARE,
     Description,
     TextModel,
-    described,
+    describe_file,
     open_model,
     open_vocabulary,
     sources_of,
@@ -197,7 +197,7 @@ async def _read(
     with await open_model(path) as file:
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         template = sources_of(file.metadata)
-        model = await described(file)
+        model = await describe_file(file)
         if not isinstance(model, Description):
             raise Unsupported(
                 f"[pipeline] {model.architecture} does not continue text, so it cannot be cut into "

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from aggml.errors import InvalidState
-from aggml.memory.buffer import lying
+from aggml.memory.buffer import find_tensors
 from aggml.stream.observe import observers
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def _where(start: int, end: int, array: _Layout | None) -> str:
     """The names of the tensors or the array at these bytes, for messages."""
     found = [
         f"bytes {max(start - at, 0)} to {min(end - at, tensor.nbytes)} of {tensor!r}"
-        for tensor, at in lying(start, end)
+        for tensor, at in find_tensors(start, end)
     ]
     if not found and array is not None:
         seen = array.__array_interface__

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aggml.errors import InvalidArgument
-from aggml.memory.buffer import lying
+from aggml.memory.buffer import find_tensors
 from aggml.process import html
 from aggml.process.paths import user_path
 from aggml.stream.observe import observers
@@ -257,7 +257,7 @@ def _facts(
     for start, end, _ in desc.ranges():
         found = known.get((start, end))
         if found is None:
-            found = known[start, end] = tuple(t.name for t, _ in lying(start, end) if t.name)
+            found = known[start, end] = tuple(t.name for t, _ in find_tensors(start, end) if t.name)
         names.update(dict.fromkeys(found))
     return name, tuple(names)[:_MOST_NAMES], None
 

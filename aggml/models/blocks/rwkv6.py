@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import previous, recurred
+from aggml.models.blocks.recurrent import previous, run_recurrence
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -133,7 +133,7 @@ class TimeMix6:
             k, v, r, w = now
             return ops.rwkv_wkv6(k, v, r, bonus, w, states)
 
-        return recurred(at, "matrix", taken, step)
+        return run_recurrence(at, "matrix", taken, step)
 
 
 @dataclass(frozen=True, slots=True)

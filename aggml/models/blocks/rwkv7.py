@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import previous, recurred
+from aggml.models.blocks.recurrent import previous, run_recurrence
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -101,7 +101,7 @@ class TimeMix:
         k = ops.add(k, ops.sub(ops.mul(a, scaled), scaled))
         r, w, k, v, a = (self._heads(each) for each in (r, w, k, v, a))
         taken = (r, w, k, v, ops.neg(unit), ops.mul(unit, a))
-        y = recurred(at, "matrix", taken, _step)
+        y = run_recurrence(at, "matrix", taken, _step)
         y = ops.norm(self._heads(y), NORM_EPS)
         y = ops.reshape_2d(y, self.width, x.ne[1])
         y = ops.mul(y, at.weight("time_mix_ln.weight"))

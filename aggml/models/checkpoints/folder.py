@@ -17,7 +17,7 @@ import aggml
 from aggml import Tensor
 from aggml.models.checkpoints.config import UNREADABLE, Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
-from aggml.models.checkpoints.planning import Translation, chosen, rows_of
+from aggml.models.checkpoints.planning import Translation, choose_architecture, rows_of
 from aggml.models.checkpoints.pooling import (
     NORMALIZE,
     RANK,
@@ -88,7 +88,7 @@ class ModelFolder:
             raise ModelError(f"{str(path)!r} has no config.json: it is no folder of a model")
         self._config = config = Config(values)
         with config.reading("an architecture"):
-            name, self._map = chosen(config, checkpoints)
+            name, self._map = choose_architecture(config, checkpoints)
         self._shards = Shards(self.path)
         with config.reading("the names of its tensors"):
             translation = Translation(config, self._map, self._shards)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml.models.checkpoints.kinds import Words
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.longest import escaped
+from aggml.models.tokenizers.longest import escape_token
 from aggml.models.tokenizers.roles import CONTROL, NORMAL
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def of_numbered_literals(path: Path) -> Words:
                 f"{path.name}, line {at}: expected number, literal and size, found {line[:60]!r}"
             )
         i, token = told
-        words.tokens[i], words.kinds[i] = escaped(token), NORMAL
+        words.tokens[i], words.kinds[i] = escape_token(token), NORMAL
         if token == b"\n\n":
             turn = i
     words.special = {"bos_token": 0, "eos_token": 0}

@@ -21,7 +21,7 @@ from aggml.models.decoder.steps import Steps
 from aggml.models.errors import ModelError
 from aggml.models.kv.caches import CHUNK, Caches, sizes
 from aggml.models.kv.reached import Reached
-from aggml.models.kv.rows import rounded
+from aggml.models.kv.rows import round_up
 from aggml.models.kv.state_rows import Rewind
 from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
@@ -88,7 +88,7 @@ class Decoder:
         self.site: Site = backend if isinstance(backend, Site) else site_of(backend)
         self._owns_weights = owns_weights
         self.model = model
-        self.ctx: int = rounded(ctx)
+        self.ctx: int = round_up(ctx)
         self.sequences = sequences
         self.weights: Mapping[str, Tensor] = weights
         self.adapters = adapters
@@ -120,7 +120,7 @@ class Decoder:
     ) -> list[int]:
         """Bytes of the caches of each layer, with these arguments."""
         element = DType.parse(cache)
-        return sizes(model, element, rounded(ctx), sequences, ring=cls.ring, rewind=rewind)
+        return sizes(model, element, round_up(ctx), sequences, ring=cls.ring, rewind=rewind)
 
     def _allocate(self) -> object:
         """Allocate the caches, filled with zeros: rows that a mask hides must be finite, too."""
@@ -384,7 +384,7 @@ class Decoder:
 
     def seen(self, last: int) -> int:
         """How many cache rows attention reads if ``last`` is the last position."""
-        return min(rounded(last + 1), self.ctx)
+        return min(round_up(last + 1), self.ctx)
 
     async def queue(
         self,

@@ -15,8 +15,8 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
-from aggml.models.blocks.scope import Places, Scope, Turns, normed
-from aggml.models.decoder.batch import joined
+from aggml.models.blocks.scope import Places, Scope, Turns, norm_rows
+from aggml.models.decoder.batch import concatenate
 from aggml.models.decoder.drawing import Drawing
 from aggml.models.description import mixer_in
 
@@ -80,12 +80,12 @@ class Step:
         """The input tensors of the graph, each with its array for a batch."""
         groups = batch.groups
         inputs: dict[Tensor, Any] = {
-            self.tokens: joined([group.ids for group in groups]),
+            self.tokens: concatenate([group.ids for group in groups]),
         }
         if self.told:
             inputs[self.positions] = batch.rotary
         for room, at in self.places.items():
-            inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
+            inputs[at.rows] = concatenate([group.rows_in(at.length, self.ctx) for group in groups])
             for mask, group in zip(at.masks, groups, strict=True):
                 inputs[mask] = group.mask_in(room, at.length, self.ctx)
             if at.staged is not None:
@@ -228,7 +228,7 @@ class Builder:
         drawing = Drawing.of(shape)
         hidden = None
         if model.ends:
-            x = normed(weights, model.last_norm, x, model.eps, centred=model.centred)
+            x = norm_rows(weights, model.last_norm, x, model.eps, centred=model.centred)
             if carried is not None:
                 kept.append(ops.cpy(x, carried))
             if shape.tapped:
@@ -333,14 +333,14 @@ class Builder:
         if model.position_table:
             x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))
         if model.embedding_norm:
-            x = normed(weights, "token_embd_norm", x, model.eps, centred=model.centred)
+            x = norm_rows(weights, "token_embd_norm", x, model.eps, centred=model.centred)
         return x
 
     def _beside_hidden(self, x: Tensor, hidden: Tensor) -> Tensor:
         """The input of a head's layer: embeddings, and the hidden states of the tokens before."""
         model, prefix = self._model, f"blk.{self._model.first}.nextn."
         x, y = (
-            normed(self._weights, prefix + name, z, model.eps, centred=model.centred)
+            norm_rows(self._weights, prefix + name, z, model.eps, centred=model.centred)
             for name, z in (("enorm", x), ("hnorm", hidden))
         )
         return ops.mul_mat(self._weights[f"{prefix}eh_proj.weight"], ops.concat(x, y, 0))
@@ -356,7 +356,7 @@ class Builder:
         own = ops.reshape_3d(ops.scale(own, math.sqrt(size)), size, layers, n)
         y = ops.mul_mat(weights["per_layer_model_proj.weight"], x)
         y = ops.reshape_3d(ops.scale(y, model.width**-0.5), size, layers, n)
-        y = normed(weights, "per_layer_proj_norm", y, model.eps, centred=False)
+        y = norm_rows(weights, "per_layer_proj_norm", y, model.eps, centred=False)
         y = ops.scale(ops.add(y, own), math.sqrt(0.5))
         return ops.cont(ops.permute(y, 0, 2, 1, 3))
 

@@ -30,6 +30,7 @@ from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
 __all__ = ["BatchEngine", "Waiting", "choose"]
@@ -242,7 +243,9 @@ class BatchEngine(Generic[T, R]):
         self.gone: deque[_Call] = deque()  # they have left, and their requests are still here
         self._shares = Shares()
         self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
-        self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
+        self.lock: threading.Lock = (
+            new_lock()
+        )  # held for moments only; nothing is awaited meanwhile
         self._guard = _Guard(self)
 
     async def submit(self, item: T, priority: int = 0, deadline: float | None = None) -> R:

@@ -38,7 +38,7 @@ from aggml.models.errors import (
     NotFiniteError,
     TooLongError,
 )
-from aggml.models.kv.paging import PAGE, fitting
+from aggml.models.kv.paging import PAGE, count_fitting
 from aggml.models.kv.rows import ROWS_STEP
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker
@@ -521,7 +521,7 @@ class Engine:
                     f"{self.pages.budget}: ask for fewer tokens, or give the model more memory"
                 )
         needs = [self._need(x) for x in requests]
-        most = fitting(needs, self.slots, self.pages.budget) + self.max_waiting
+        most = count_fitting(needs, self.slots, self.pages.budget) + self.max_waiting
         if len(requests) > most:
             raise TooLongError(
                 f"the request asks for {len(requests)} answers, at most {most} are taken: "
@@ -534,7 +534,7 @@ class Engine:
         queue = [self._need(x) for x in self._without_slot() if not x.over]
         going = [x for x in list(self._active.values()) if not x.over]
         room = self.slots - len(going), self.pages.budget - sum(map(self._need, going))
-        waiting = len(queue) + len(requests) - fitting([*queue, *needs], *room)
+        waiting = len(queue) + len(requests) - count_fitting([*queue, *needs], *room)
         if waiting > self.max_waiting:
             seconds = self._pace * len(queue) / self.slots
             self.counters.refused += 1
@@ -713,7 +713,7 @@ class Engine:
             )
         if not running and not chunk:
             return None
-        intake = steps.planned(
+        intake = steps.plan_step(
             running, chunk, beside, self._rows, self._common(running), verification
         )
         return self._plan_of(intake, running, chunk, verification)
@@ -791,13 +791,13 @@ class Engine:
         """
         verification = self._verification(running)
         if verification is not None:
-            intake = steps.planned(running, [], 0, self._rows, 0, verification)
+            intake = steps.plan_step(running, [], 0, self._rows, 0, verification)
             return self._plan_of(intake, running, [], verification)
         if self.speculation is not None and self.speculation.waits:
             return None  # drafts are being made
         if not _stays_on_device(running):
             slots = self._rows.slots
-            intake = steps.planned(running, [], 0, self._rows, self._common(running))
+            intake = steps.plan_step(running, [], 0, self._rows, self._common(running))
             assert intake.batch.groups[0].ids.shape[0] <= slots
             return self._plan_of(intake, running, [])
         return self._chain(running, 0)

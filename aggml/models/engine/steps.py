@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Intake", "Rows", "checkpoints_of", "common", "next_prompt", "next_prompts", "next_tokens",
-    "planned", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
+    "plan_step", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -256,7 +256,7 @@ def checkpoints_of(n: int, computed: int, known: Iterable[int]) -> list[int]:
     return sorted(found)
 
 
-def planned(
+def plan_step(
     running: Sequence[TextRequest],
     chunk: list[tuple[TextRequest, Piece]],
     beside: int,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
-__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting", "give_back_memory"]
+__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "count_fitting", "give_back_memory"]
 
 PAGE: Final = 64  # positions
 
@@ -551,7 +551,7 @@ def _places(caches: Sequence[Tensor]) -> list[int]:
     return found
 
 
-def fitting(needs: Iterable[int], slots: int, pages: int) -> int:
+def count_fitting(needs: Iterable[int], slots: int, pages: int) -> int:
     """How many sequences get a slot, first come, first served: none passes one that waits.
 
     Args:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Listener", "frames_for", "heard", "memorized"]
+__all__ = ["Listener", "encode_sound", "frames_for", "write_memories"]
 
 COPIES: Final = (5, 4, 3, 2)  # how often shorter windows fit: they have 6, 7.5, 10 and 15 seconds
 
@@ -64,7 +64,9 @@ def _convolve(
     return ops.gelu_erf(ops.add(y, bias)), rows.ne[1]
 
 
-async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor) -> Tensor:
+async def encode_sound(
+    model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor
+) -> Tensor:
     """The encoder's nodes: windows [frames, bands, windows] -> [width, frames / 2 * windows]."""
     audio, windows = model.audio, mel.ne[2]
     x, n = _convolve(weights, "enc.conv1", mel, 1)
@@ -94,7 +96,7 @@ def frames_for(least: int, most: int) -> int:
     return next((x for x in fitting if x >= least), most)
 
 
-def memorized(
+def write_memories(
     weights: Mapping[str, Tensor],
     layers: Sequence[Mapping[str, Tensor]],
     x: Tensor,
@@ -185,7 +187,7 @@ class Listener:
         rows = [
             aggml.new_tensor(DType.I32, ne=(n,), name="rows").set_input() for _ in range(copies)
         ]
-        x = await heard(self.model, weights, mel.set_input())
-        graph = Graph(*memorized(weights, self._decoder.caches.layers, x, rows))
+        x = await encode_sound(self.model, weights, mel.set_input())
+        graph = Graph(*write_memories(weights, self._decoder.caches.layers, x, rows))
         await self._decoder.site.prepare(graph)
         return _Program(graph, mel, rows)

@@ -20,7 +20,7 @@ from numpy.random import default_rng
 from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.aligning import Aligner
 from aggml.models.speech.beams import Beams, SequenceMover
-from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed
+from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed_tokens
 from aggml.models.speech.prompts import prompts
 from aggml.models.speech.special import LANGUAGES
 from aggml.models.speech.words import token_times
@@ -227,7 +227,7 @@ class Windows:
         )  # the most tokens of a window's text; one fewer of the text before
         self._aligner = Aligner(decoder, multilingual=special.multilingual)
         listener.freed.append(self._aligner.clear)
-        self._never = suppressed(words, special)
+        self._never = suppressed_tokens(words, special)
         blank = [*words.encode(" ", special=False), special.end]
         self._blank = np.array(blank, np.int64)
 

@@ -57,9 +57,9 @@ class WordPiece(LibraryPieces):
         super().__init__(metadata, add_bos=True, add_eos=True)
         cls, sep = special_id(metadata, "cls"), special_id(metadata, "seperator")
         sep = special_id(metadata, "separator") if sep is None else sep
-        self.bos = self.bos if cls is None else cls
+        self.bos: int | None = self.bos if cls is None else cls
         if sep is not None:
-            self.eos = sep
+            self.eos: int | None = sep
         elif self.eos is None and len(self.pieces) > 102:
             self.eos = 102
         self.add_bos = self.add_eos = True

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, iterated, shown
+from aggml.models.arguments import flag, integer, iterate_ids, shown
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 from aggml.models.tokenizers.quotes import quotes_of
@@ -273,7 +273,7 @@ class Vocabulary(ABC):
         Raises:
             InvalidArgument: an id that is not in the vocabulary.
         """
-        return "".join(self.stream(iter(iterated("Vocabulary.decode", "ids", ids))))
+        return "".join(self.stream(iter(iterate_ids("Vocabulary.decode", "ids", ids))))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
         """Yields the text of each token, as far as characters are complete; at the end the rest.

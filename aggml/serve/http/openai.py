@@ -51,7 +51,7 @@ from aggml.serve.http.schema import (
     Transcription,
 )
 from aggml.serve.http.sending import Writer, respond
-from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
+from aggml.serve.http.speech import answer_whole, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
 from aggml.serve.http.timings import sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
@@ -936,7 +936,7 @@ async def _transcribe(exchange: Exchange, *, translate: bool) -> Response:
             aclosing(model.transcribe(samples, rate, **options)) as said,
         ):
             found = [segment async for segment in said]
-    return answered(given, found, len(samples) / rate, translate=translate)
+    return answer_whole(given, found, len(samples) / rate, translate=translate)
 
 
 async def realtime(_: Exchange) -> Response:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
         RealtimeTurns,
     )
 
-__all__ = ["SessionSettings", "TurnSettings", "as_new_form", "told", "told_flat", "updated"]
+__all__ = [
+    "SessionSettings",
+    "TurnSettings",
+    "as_new_form",
+    "describe_flat",
+    "describe_session",
+    "update_settings",
+]
 
 #: Names of the flat form, and what they are called under ``audio.input``.
 FLAT: Final = {
@@ -94,7 +101,7 @@ def as_new_form(session: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "audio": {"input": moved}}
 
 
-def updated(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
+def update_settings(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
     """The settings after an update.
 
     Raises:
@@ -195,7 +202,7 @@ def _describe_transcription(settings: SessionSettings) -> dict[str, Any] | None:
     return found | ({"keywords": settings.keywords} if settings.keywords else {})
 
 
-def told(settings: SessionSettings, name: str) -> dict[str, Any]:
+def describe_session(settings: SessionSettings, name: str) -> dict[str, Any]:
     """The session ``name`` as its client is told."""
     return {
         "id": name, "object": "realtime.transcription_session", "type": "transcription",
@@ -211,7 +218,7 @@ def told(settings: SessionSettings, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told_flat(settings: SessionSettings, name: str) -> dict[str, Any]:
+def describe_flat(settings: SessionSettings, name: str) -> dict[str, Any]:
     """The same in the older form."""
     old = {new: old for old, new in FORMATS.items()}
     return {
