@@ -528,7 +528,7 @@ class ByteLevel(GGUFVocabulary):
             raise VocabularyError(f"tokenizer.ggml.pre is {pre!r}, known are {known}")
         self._cut = CUTS[pre]
         super().__init__(metadata, add_bos=self._cut.add_bos)
-        self.add_bos |= self._cut.always_bos
+        self.add_bos: bool = self.add_bos or self._cut.always_bos
         self._joiner = Joiner(metadata, self._plain, len(self.pieces), self._cut)
         self._bytes = bytes_of_letters()
         self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
