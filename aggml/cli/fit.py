@@ -76,11 +76,11 @@ async def fit(
     else:
         found = await models.fit(model, **wanted)
     if as_json:
-        show(_told(found))
+        show(_as_json(found))
     else:
         click.echo(str(found))
 
 
-def _told(found: Fit) -> dict[str, Any]:
+def _as_json(found: Fit) -> dict[str, Any]:
     """A fit for JSON."""
     return asdict(found) | {"cache": None if found.cache is None else found.cache.type_name}

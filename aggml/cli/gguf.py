@@ -36,14 +36,14 @@ def gguf() -> None:
     """Show and check GGUF files, and write them with other element types."""
 
 
-def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
+def _as_json(value: Any) -> Any:  # noqa: ANN401 as the file has it
     """A value for JSON; of an array of more than 16, the length and the first four."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list):
         if len(value) > 16:
-            return {"length": len(value), "first": [_told(x) for x in value[:4]]}
-        return [_told(x) for x in value]
+            return {"length": len(value), "first": [_as_json(x) for x in value[:4]]}
+        return [_as_json(x) for x in value]
     if isinstance(value, str):  # bytes that are no UTF-8 are shown as escapes
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
@@ -73,7 +73,7 @@ def info(file: Path, as_json: bool, tensors: bool) -> None:
             "alignment": opened.alignment,
             "bytes": opened.nbytes,
             "bytes_by_type": types,
-            "metadata": {key: _told(value) for key, value in opened.metadata.items()},
+            "metadata": {key: _as_json(value) for key, value in opened.metadata.items()},
         }
     if tensors:
         data["tensors"] = listed

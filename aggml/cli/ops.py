@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aggml import Device, Tensor
 
-__all__ = ["node_of", "ops", "supported"]
+__all__ = ["find_types", "node_of", "ops"]
 
 CALLS: Final = Path(__file__).with_name("calls.json")
 #: For ops without a call: they run a user's function, or only compiling a graph makes them.
@@ -74,7 +74,7 @@ def node_of(
     return node
 
 
-def supported(device: Device, op: str) -> dict[str, list[str]] | None:
+def find_types(device: Device, op: str) -> dict[str, list[str]] | None:
     """For each operand of an op the types that a device takes; None if the op has no call.
 
     The other operands keep the types that the call gives them.
@@ -141,7 +141,7 @@ def ops(device: str | None, dtype: str | None, names: tuple[str, ...], as_json: 
             )
     found: dict[str, dict[str, list[str]] | None] = {}
     for op in names or OPS.keys() - IDLE:
-        types = supported(on, op)
+        types = find_types(on, op)
         if wanted is None or (types and any(wanted in of for of in types.values())):
             found[op] = types
     found = {op: found[op] for op in OPS if op in found}
@@ -150,12 +150,12 @@ def ops(device: str | None, dtype: str | None, names: tuple[str, ...], as_json: 
         return
     width = max(map(len, found), default=0)
     for op, types in found.items():
-        click.echo(f"{op:{width}}  {_told(types)}")
+        click.echo(f"{op:{width}}  {_types_line(types)}")
     count = sum(bool(types) for types in found.values())
     click.echo(f"{on.name} computes {count} of these {len(found)} ops", err=True)
 
 
-def _told(types: Mapping[str, Sequence[str]] | None) -> str:
+def _types_line(types: Mapping[str, Sequence[str]] | None) -> str:
     """The operands and their types in one line."""
     if types is None:
         return NOT_TRIED

@@ -55,7 +55,7 @@ class CommandLine(click.Group):
             status = ended if isinstance(ended, int) else 0  # an int is the status of click's Exit
             sys.stdout.flush()
         except click.ClickException as error:
-            click.echo(_told(error, prog_name), err=True)
+            click.echo(_error_line(error, prog_name), err=True)
             status = error.exit_code
         except (click.Abort, KeyboardInterrupt):
             click.echo(err=True)
@@ -78,7 +78,7 @@ class CommandLine(click.Group):
         return status
 
 
-def _told(error: click.ClickException, program: str | None) -> str:
+def _error_line(error: click.ClickException, program: str | None) -> str:
     """An error as one line: program or command, reason; for wrong arguments a hint to --help."""
     what = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
@@ -303,12 +303,12 @@ async def opened(
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
-    from aggml.models.kv.rows import rounded
+    from aggml.models.kv.rows import round_up
 
     async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
-                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, slots=slots,
+                model, on, ctx=None if ctx is None else round_up(ctx), cache=cache, slots=slots,
                 adapters=adapters, control_vectors=control_vectors, draft=draft, mmproj=mmproj,
                 progress=progress,
             )  # fmt: skip

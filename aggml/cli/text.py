@@ -77,7 +77,7 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
             ),
             click.option(
                 "--stop-id", "stop_ids", type=click.IntRange(0), multiple=True, metavar="ID",
-                callback=_listed,
+                callback=_list_values,
                 help="End the answer at this token; may be given several times. "
                 "[default: the tokens that the file names]",
             ),
@@ -90,7 +90,7 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
             ),
             click.option(
                 "--allowed-id", "allowed_ids", type=click.IntRange(0), multiple=True, metavar="ID",
-                callback=_listed,
+                callback=_list_values,
                 help="The answer has no token but this one; may be given several times. "
                 "[default: all are allowed]",
             ),
@@ -145,7 +145,7 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 help="The answer matches this regular expression. [default: none]",
             ),
             click.option(
-                "--choice", "choices", multiple=True, metavar="TEXT", callback=_listed,
+                "--choice", "choices", multiple=True, metavar="TEXT", callback=_list_values,
                 help="The answer is this text; may be given several times. [default: none]",
             ),
             click.option(
@@ -187,7 +187,8 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 help="How many last tokens are looked at. [default: all]",
             ),
             click.option(
-                "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT", callback=_listed,
+                "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT",
+                callback=_list_values,
                 help="No repetition reaches over this text; may be given several times. "
                 "[default: line feed, colon, quote, star]",
             ),
@@ -212,7 +213,7 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 help="How fast it adapts.",
             ),
             click.option(
-                "--sampler", "samplers", multiple=True, metavar="NAME", callback=_listed,
+                "--sampler", "samplers", multiple=True, metavar="NAME", callback=_list_values,
                 help="A step between logits and draw; may be given several times, in order. "
                 "[default: all of them, as llama.cpp has them]",
             ),
@@ -223,7 +224,7 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
     return add
 
 
-def _listed(
+def _list_values(
     _context: click.Context, _option: click.Parameter, given: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
     """The values of an option that may be given several times; None if it was not given."""

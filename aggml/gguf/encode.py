@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = list[Any] | tuple[Any, ...] | np.ndarray[Any, Any]
 
-__all__ = ["directory_entry", "encoded", "header", "string"]
+__all__ = ["directory_entry", "encode_entry", "header", "string"]
 
 VERSION: Final = 3
 LARGEST_KEY: Final = 65535  # bytes; what the specification allows
@@ -33,7 +33,7 @@ _OF_VALUE: Final = ("uint32", "int32", "uint64", "int64")
 _OF_ELEMENTS: Final = ("int32", "uint32", "int64", "uint64")
 
 
-def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 GGUF's word for it
+def encode_entry(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 GGUF's word for it
     """The bytes of a key and its value.
 
     Args:

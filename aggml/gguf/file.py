@@ -93,7 +93,7 @@ class GGUFFile:
             self._mapped = mmap and size > 0
             self._bytes = _map(file.fileno(), size) if self._mapped else _read(file, size)
         self._ours = _is_ours(self.path)
-        return self._parsed()
+        return self._parse()
 
     @classmethod
     def from_buffer(cls, data: Any, *, name: str = "buffer") -> Self:  # noqa: ANN401 any buffer
@@ -118,7 +118,7 @@ class GGUFFile:
                 f"[GGUFFile.from_buffer] {type(data).__name__} is no contiguous memory: {error}"
             ) from error
         if view.ctypes.data % ALIGNED or not view.flags.writeable:
-            view = _aligned(len(view), [view])
+            view = _copy_aligned(len(view), [view])
         return self._in_memory(name, view)
 
     @classmethod
@@ -153,14 +153,14 @@ class GGUFFile:
                 raise GGUFError(f"[GGUFFile.open] {name!r}: it has more than {most} bytes")
             if len(found) < LOAD_CHUNK:
                 break
-        return object.__new__(cls)._in_memory(name, _aligned(size, pieces))
+        return object.__new__(cls)._in_memory(name, _copy_aligned(size, pieces))
 
     def _in_memory(self, name: str, data: npt.NDArray[np.uint8]) -> Self:
         self.path, self._bytes = Path(name), data
         self._mapped, self._ours = False, True
-        return self._parsed()
+        return self._parse()
 
-    def _parsed(self) -> Self:
+    def _parse(self) -> Self:
         """Read the header of the bytes."""
         self._closed = False
         header = parse(self.path, self._bytes)
@@ -200,7 +200,7 @@ class GGUFFile:
             f"among them {', '.join(near)}"
         )
 
-    def _wanted(self, names: Iterable[str] | None, what: str) -> list[str]:
+    def _select_names(self, names: Iterable[str] | None, what: str) -> list[str]:
         """The wanted names, each once; all names if none are given."""
         if isinstance(names, str | bytes):
             raise InvalidHandle(f"[GGUFFile.{what}] names={names!r} is one name: pass [{names!r}]")
@@ -229,7 +229,7 @@ class GGUFFile:
             InvalidState: the file is closed.
         """
         self._check_open("map")
-        wanted = self._wanted(names, "map")
+        wanted = self._select_names(names, "map")
         buffer = device.buffer_from_host(self._bytes)
         if not self._ours:
             buffer.backing = Backing.UNTOLD
@@ -272,7 +272,7 @@ class GGUFFile:
         Cancellation: stops after the pieces that are queued; the tensors are unplaced again.
         """
         self._check_open("load")
-        wanted = self._wanted(names, "load")
+        wanted = self._select_names(names, "load")
         pieces = {name: self.data(name) for name in wanted}  # data refuses unknown names
         sources = [(self.tensors[name], data) for name, data in pieces.items()]
         total = sum(tensor.nbytes for tensor, _ in sources)
@@ -347,7 +347,7 @@ def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(exporter, np.uint8)
 
 
-def _aligned(size: int, pieces: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def _copy_aligned(size: int, pieces: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """A copy of pieces, one after the other, that begins at a multiple of `ALIGNED`."""
     room = np.empty(size + ALIGNED, np.uint8)
     start = -room.ctypes.data % ALIGNED

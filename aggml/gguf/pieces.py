@@ -72,7 +72,7 @@ class Pieces:
             _check_conversion(what, own, element)
             convert = True
         if ne is not None:
-            shape = _reshaped(what, math.prod(shape), ne)
+            shape = _fit_shape(what, math.prod(shape), ne)
         if len(shape) > MAX_DIMS:
             raise LayoutMismatch(f"{what} has {len(shape)} axes, at most {MAX_DIMS} are possible")
         if shape[-1] % element.blck_size:
@@ -88,7 +88,7 @@ class Pieces:
         """Yield the bytes of the tensor, from first to last."""
         for part in _parts(self._array):
             try:
-                made = _converted(part, self.dtype) if self._convert else part
+                made = _convert_floats(part, self.dtype) if self._convert else part
             except InvalidArgument as error:  # a number that is not finite
                 raise InvalidArgument(f"{self._what}: {error}") from error
             whole = np.ascontiguousarray(made, made.dtype.newbyteorder("<"))
@@ -151,7 +151,7 @@ def _check_conversion(what: str, own: DType, element: DType) -> None:
             raise type(error)(f"{what}: {error}; give blocks that are quantized already") from error
 
 
-def _reshaped(what: str, size: int, ne: Sequence[int]) -> tuple[int, ...]:
+def _fit_shape(what: str, size: int, ne: Sequence[int]) -> tuple[int, ...]:
     try:
         extents = tuple([index(n) for n in ne])
     except TypeError as error:
@@ -177,7 +177,7 @@ def _parts(array: Array) -> Iterator[Array]:
         yield from (array[at : at + n] for at in range(0, array.shape[0], n))
 
 
-def _converted(part: Array, element: DType) -> Array:
+def _convert_floats(part: Array, element: DType) -> Array:
     """Floats as another type: elements, or the bytes of blocks."""
     with np.errstate(over="ignore"):  # values beyond the range of f32 become infinite, as in C
         if element is DType.F64:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import anyio.to_thread
 
 from aggml.errors import InvalidArgument, InvalidState
-from aggml.gguf.encode import directory_entry, encoded, header
+from aggml.gguf.encode import directory_entry, encode_entry, header
 from aggml.gguf.pieces import Pieces
 from aggml.gguf.value_types import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.process.numbers import Numbers
@@ -85,7 +85,7 @@ class GGUFWriter:
         if self.path.is_dir():
             raise IsADirectoryError(f"[GGUFWriter] {str(self.path)!r} is a folder")
         if alignment != DEFAULT_ALIGNMENT:
-            self._values[ALIGNMENT_KEY] = encoded(ALIGNMENT_KEY, self._alignment, UINT32.name)
+            self._values[ALIGNMENT_KEY] = encode_entry(ALIGNMENT_KEY, self._alignment, UINT32.name)
         spool = self._beside("tensors")
         self._spool = os.open(spool, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         spool.unlink()  # the file vanishes with its descriptor, however this process ends
@@ -131,7 +131,7 @@ class GGUFWriter:
         if key == ALIGNMENT_KEY:
             self._alignment = _alignment(value)
             type = UINT32.name  # noqa: A001 readers know no other
-        self._values[key] = encoded(key, value, type)
+        self._values[key] = encode_entry(key, value, type)
 
     def add_all(self, file: GGUFFile | GGUFParts) -> None:
         """Add all metadata values of another file, with their types; they replace those of the key.
@@ -189,11 +189,11 @@ class GGUFWriter:
             OSError: it cannot be written. After every error the file is as if nothing had been
                 added, and you may go on with it.
         """
-        pieces = self._checked("add_tensor", name, array, dtype, ne)
+        pieces = self._check_tensor("add_tensor", name, array, dtype, ne)
         end = self._end
         for piece in pieces:
             end = _put(self._spool, piece, end)
-        self._added(name, pieces, end)
+        self._add_pieces(name, pieces, end)
 
     async def add_tensor_async(
         self,
@@ -207,7 +207,7 @@ class GGUFWriter:
 
         Cancellation: after the piece under way; the file is as if nothing had been added.
         """
-        pieces = self._checked("add_tensor_async", name, array, dtype, ne)
+        pieces = self._check_tensor("add_tensor_async", name, array, dtype, ne)
         parts, spool = iter(pieces), self._take()
         end = self._end
 
@@ -224,7 +224,7 @@ class GGUFWriter:
         finally:
             self._let_go(spool)
         self._check_open("add_tensor_async")
-        self._added(name, pieces, end)
+        self._add_pieces(name, pieces, end)
 
     def _take(self) -> int:
         """The spool's descriptor, for a thread. Open until `_let_go`, even after `abandon`."""
@@ -236,7 +236,7 @@ class GGUFWriter:
         if self._spool < 0:
             os.close(spool)
 
-    def _checked(
+    def _check_tensor(
         self,
         place: str,
         name: str,
@@ -255,7 +255,7 @@ class GGUFWriter:
             raise InvalidArgument(f"[GGUFWriter.{place}] tensor {name!r} was added already")
         return Pieces.of(f"[GGUFWriter.{place}] tensor {name!r}", array, dtype, ne)
 
-    def _added(self, name: str, pieces: Pieces, end: int) -> None:
+    def _add_pieces(self, name: str, pieces: Pieces, end: int) -> None:
         self._tensors[name] = _Written(pieces.dtype, pieces.ne, self._end, end - self._end)
         self._end = end
 

@@ -20,9 +20,9 @@ __all__ = ["build_backward_expand"]
 
 _PLACE = "build_backward_expand"
 _FLOATS = frozenset((DType.F32, DType.F16, DType.BF16))
-#: Ops whose result is a view of a source and still can be differentiated; of others, the result
-#: overwrites an operand, which the gradients of other nodes may have to read.
-_LOOKS = frozenset({"cpy", "permute", "reshape", "set_rows", "transpose", "view"})
+#: Ops whose result is a view of a source and that can still be differentiated. Other ops that give
+#: a view work in place: they overwrite an operand that other nodes' gradients may have to read.
+_VIEWS = frozenset({"cpy", "permute", "reshape", "set_rows", "transpose", "view"})
 
 
 def build_backward_expand(
@@ -65,9 +65,13 @@ def build_backward_expand(
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[{_PLACE}] {graph!r} is no Graph")
     within = {*graph.nodes, *graph.leafs}
-    wanted = _flagged(graph, TensorFlag.PARAM) if params is None else _listed(params, "params")
-    losses = _flagged(graph, TensorFlag.LOSS) if loss is None else _listed(loss, "loss")
-    kept = _listed(keep, "keep")
+    wanted = (
+        _find_flagged(graph, TensorFlag.PARAM)
+        if params is None
+        else _list_tensors(params, "params")
+    )
+    losses = _find_flagged(graph, TensorFlag.LOSS) if loss is None else _list_tensors(loss, "loss")
+    kept = _list_tensors(keep, "keep")
     accs = _accumulators(grad_accs)
     for name, tensors in (
         ("params", wanted),
@@ -79,7 +83,7 @@ def build_backward_expand(
             if tensor not in within:
                 raise InvalidArgument(f"[{_PLACE}] {name}: {describe(tensor)} is not in {graph!r}")
     _check_ends(graph, wanted, losses)
-    needed = _needing(graph, {*wanted, *losses})
+    needed = _find_needing(graph, {*wanted, *losses})
     sums = GradientSums(graph, needed)
     for tensor, acc in accs.items():
         if tensor in needed:
@@ -92,7 +96,7 @@ def build_backward_expand(
     return _finish(graph, sums, wanted, losses, kept)
 
 
-def _listed(given: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
+def _list_tensors(given: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
     tensors = [given] if isinstance(given, Tensor) else given
     try:
         found = [*tensors]
@@ -104,7 +108,7 @@ def _listed(given: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
     return list(dict.fromkeys(found))
 
 
-def _flagged(graph: Graph, flag: TensorFlag) -> list[Tensor]:
+def _find_flagged(graph: Graph, flag: TensorFlag) -> list[Tensor]:
     return [tensor for tensor in graph.nodes if tensor.flag_bits & flag] + [
         leaf for leaf in graph.leafs if leaf.flag_bits & flag
     ]
@@ -115,9 +119,9 @@ def _accumulators(
 ) -> dict[Tensor, Tensor | None]:
     """The accumulator of each tensor, checked; None: one is to be made."""
     if not isinstance(given, Mapping):
-        return dict.fromkeys(_listed(given, "grad_accs"))
-    _listed(given.values(), "grad_accs")
-    for tensor in _listed(given, "grad_accs"):
+        return dict.fromkeys(_list_tensors(given, "grad_accs"))
+    _list_tensors(given.values(), "grad_accs")
+    for tensor in _list_tensors(given, "grad_accs"):
         acc = given[tensor]
         if acc.op != "none" or acc.dtype is not DType.F32:
             raise Unsupported(f"[{_PLACE}] grad_accs: {describe(acc)} is no f32 leaf")
@@ -158,7 +162,7 @@ def _check_ends(graph: Graph, params: list[Tensor], losses: list[Tensor]) -> Non
             )
 
 
-def _needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
+def _find_needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
     """The tensors in which a gradient is needed: ``ends``, and what depends on one of them."""
     needed = {leaf for leaf in graph.leafs if leaf in ends}
     for node in graph.nodes:
@@ -178,7 +182,7 @@ def _needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
                     f"[{_PLACE}] op {source.op} has no gradient for node {describe(source)}: "
                     f"{source.dtype} cannot be differentiated, only f32, f16 and bf16"
                 )
-        if node.view_src is not None and node.op not in _LOOKS:
+        if node.view_src is not None and node.op not in _VIEWS:
             raise Unsupported(
                 f"[{_PLACE}] op {node.op} has no gradient for node {describe(node)}: it works in "
                 "place and overwrites a value that gradients may need"

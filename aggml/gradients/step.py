@@ -35,7 +35,7 @@ class GradientSums:
     """
 
     def __init__(self, graph: Graph, needed: set[Tensor]) -> None:
-        self.order = Order(graph.nodes, graph.leafs)
+        self.order: Order = Order(graph.nodes, graph.leafs)
         self.needed = needed
         self.found: dict[Tensor, Tensor] = {}
         self.accs: dict[Tensor, Tensor] = {}

@@ -40,7 +40,7 @@ from aggml.integrations.opened import (
     OpenedModel,
     logprobs_of,
     open_given,
-    parsed,
+    parse_arguments,
     prompt_for,
 )
 from aggml.models import ranked
@@ -351,7 +351,7 @@ class _Pieces:
             tool_calls=[
                 ToolCall(tool_name=x.name or "", arguments=arguments, id=x.id or "")
                 for i, x in first.items()
-                if (arguments := parsed(arguments_of[i])) is not None
+                if (arguments := parse_arguments(arguments_of[i])) is not None
             ],
             reasoning="".join(x.reasoning or "" for x in self._deltas) or None,
             meta=_meta(self._opened, usage, reason, [y for x in self._deltas for y in x.tokens]),

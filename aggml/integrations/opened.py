@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.models.blocking import BlockingModel
 
 __all__ = [
-    "DOCUMENT", "QUERY", "OpenedModel", "call_of", "logprobs_of", "open_given", "parsed",
+    "DOCUMENT", "QUERY", "OpenedModel", "call_of", "logprobs_of", "open_given", "parse_arguments",
     "prompt_for",
 ]  # fmt: skip
 
@@ -109,7 +109,7 @@ def call_of(number: str | None, name: str, arguments: object) -> dict[str, Any]:
     return {"id": number, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def parsed(text: str) -> dict[str, Any] | None:
+def parse_arguments(text: str) -> dict[str, Any] | None:
     """The arguments of a call; None: it is not complete."""
     try:
         found = json.loads(text) if text.strip() else {}

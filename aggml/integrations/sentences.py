@@ -118,7 +118,7 @@ class SentenceEncoder:
             InvalidArgument: there is no such prompt; an argument out of its range.
             Other errors are those of `EncoderModel.embed`.
         """
-        wanted = self._wanted(output_value, batch_size, normalize_embeddings, truncate_dim)
+        wanted = self._read_options(output_value, batch_size, normalize_embeddings, truncate_dim)
         texts, single = _texts_of(sentences)
         found: list[Any] = []
         for part in _parts(texts, batch_size):
@@ -145,7 +145,7 @@ class SentenceEncoder:
 
         Cancellation: takes the texts back.
         """
-        wanted = self._wanted(output_value, batch_size, normalize_embeddings, truncate_dim)
+        wanted = self._read_options(output_value, batch_size, normalize_embeddings, truncate_dim)
         texts, single = _texts_of(sentences)
         found: list[Any] = []
         for part in _parts(texts, batch_size):
@@ -162,7 +162,7 @@ class SentenceEncoder:
         **options: Any,
     ) -> Any:
         """`encode` with the prompt named "query", if there is one and no other is asked for."""
-        name = self._named(prompt_name, prompt, QUERY)
+        name = self._choose_prompt(prompt_name, prompt, QUERY)
         return self.encode(sentences, name, prompt, **options)
 
     def encode_document(
@@ -173,7 +173,7 @@ class SentenceEncoder:
         **options: Any,
     ) -> Any:
         """`encode` with the prompt named "document", "passage" or "corpus", likewise."""
-        name = self._named(prompt_name, prompt, DOCUMENT)
+        name = self._choose_prompt(prompt_name, prompt, DOCUMENT)
         return self.encode(sentences, name, prompt, **options)
 
     async def aencode_query(
@@ -187,7 +187,7 @@ class SentenceEncoder:
 
         Cancellation: takes the texts back.
         """
-        name = self._named(prompt_name, prompt, QUERY)
+        name = self._choose_prompt(prompt_name, prompt, QUERY)
         return await self.aencode(sentences, name, prompt, **options)
 
     async def aencode_document(
@@ -201,17 +201,17 @@ class SentenceEncoder:
 
         Cancellation: takes the texts back.
         """
-        name = self._named(prompt_name, prompt, DOCUMENT)
+        name = self._choose_prompt(prompt_name, prompt, DOCUMENT)
         return await self.aencode(sentences, name, prompt, **options)
 
-    def _named(
+    def _choose_prompt(
         self, prompt_name: str | None, prompt: str | None, names: Sequence[str]
     ) -> str | None:
         if prompt_name is not None or prompt is not None:
             return prompt_name
         return prompt_for(self._opened.model, names)
 
-    def _wanted(
+    def _read_options(
         self, output_value: str, batch_size: int, unit: bool, truncate_dim: int | None
     ) -> dict[str, Any]:
         """What is asked: of `embed_multi` "tokens", of `embed` how vectors are cut, "normalize"."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
-__all__ = ["Buffer", "TypeOfBuffer", "align_up", "lying", "usage_of"]
+__all__ = ["Buffer", "TypeOfBuffer", "align_up", "find_tensors", "usage_of"]
 
 
 _put = object.__setattr__
@@ -77,7 +77,7 @@ class TypeOfBuffer(Protocol):
 _EVERY: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
-def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
+def find_tensors(start: int, end: int) -> list[tuple[Tensor, int]]:
     """The placed tensors that overlap these addresses, with the addresses of their first bytes.
 
     It searches all existing buffers; used for messages.
@@ -214,11 +214,11 @@ class Buffer:
         found = usage_of(usage, "Buffer.usage")
         with placing:  # a tensor that is placed meanwhile sees that it is among weights
             self._usage = found
-            if self._usage is BufferUsage.WEIGHTS and self._overlapping():
+            if self._usage is BufferUsage.WEIGHTS and self._has_overlaps():
                 self.exclusive = False
             weights = self._usage is BufferUsage.WEIGHTS
         if weights and isinstance(self.memory, _native.Memory) and _native.banks() > 1:
-            for tensor in self._lying():  # move rows next to the cores that will read them
+            for tensor in self._find_placed():  # move rows next to the cores that will read them
                 _native.place(self.base + _offset(tensor), tensor.nbytes)
         self._hand_on_usage()
         PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
@@ -234,9 +234,9 @@ class Buffer:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that lie in the buffer now, by offset. Views are not listed."""
-        return sorted(self._lying(), key=_offset)
+        return sorted(self._find_placed(), key=_offset)
 
-    def _overlapping(self) -> bool:
+    def _has_overlaps(self) -> bool:
         end = 0
         for tensor in self.tensors:
             start = _offset(tensor)
@@ -247,10 +247,10 @@ class Buffer:
 
     def _overlaps(self, tensor: Tensor) -> bool:
         start, end = _offset(tensor), _offset(tensor) + tensor.nbytes
-        others = [t for t in self._lying() if t is not tensor]
+        others = [t for t in self._find_placed() if t is not tensor]
         return any(_offset(t) < end and start < _offset(t) + t.nbytes for t in others)
 
-    def _lying(self) -> list[Tensor]:
+    def _find_placed(self) -> list[Tensor]:
         return [
             t
             for t in there(self._tensors)
@@ -356,7 +356,7 @@ class Buffer:
         """
         with placing:
             self._closed = True
-            for tensor in self._lying():
+            for tensor in self._find_placed():
                 self.unplace(tensor)
             PlacementEpoch.move()
             self._tensors.clear()

@@ -140,7 +140,7 @@ class BufferType(ABC):
         Raises:
             As `alloc_tensors`, except AllocFailed.
         """
-        return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
+        return sum(sum(sizes) for _, sizes in _ranges(self, _refuse_placed(tensors)))
 
     def alloc_tensors(
         self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None
@@ -173,7 +173,7 @@ class BufferType(ABC):
         made: list[Buffer] = []
         placed: list[tuple[Buffer, Tensor]] = []
         try:
-            for group, sizes in _ranges(self, _unplaced(tensors)):
+            for group, sizes in _ranges(self, _refuse_placed(tensors)):
                 size = sum(sizes)
                 try:
                     buffer = yield from self.take_buffer(size)
@@ -233,7 +233,7 @@ class _Request(Away):
         return self._made
 
 
-def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
+def _refuse_placed(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The tensors without repetition; refuses those that cannot be placed."""
     if not isinstance(tensors, Iterable):
         raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")

@@ -71,7 +71,7 @@ def numa_mask(strategy: NumaStrategy, root: Path = _SYSFS) -> list[bool]:
         wanted = NumaStrategy(strategy)
     except ValueError:
         raise InvalidArgument(f"[numa] {strategy!r} is none of {list(NumaStrategy)}") from None
-    allowed = _allowed()
+    allowed = _allowed_nodes()
     nodes = [kept for cpus in numa_nodes(root) if (kept := [c for c in cpus if c in allowed])]
     if len(nodes) < 2 or wanted not in (NumaStrategy.DISTRIBUTE, NumaStrategy.ISOLATE):
         return []
@@ -92,7 +92,7 @@ def _cpus(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _allowed() -> set[int]:
+def _allowed_nodes() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))

@@ -21,7 +21,7 @@ from aggml import InvalidArgument
 from aggml.pipeline.urgency import current_urgency
 
 __all__ = [
-    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterated", "number",
+    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterate_ids", "number",
     "one_text", "prompt_of", "recordings_of", "sequences_of", "shown", "stop_ids_of", "text_list",
     "token_ids", "urgency_of",
 ]  # fmt: skip
@@ -109,7 +109,7 @@ def urgency_of(place: str, priority: Any, deadline: Any) -> tuple[int, float | N
     return found or item.priority, seconds
 
 
-def iterated(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401
+def iterate_ids(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401
     """Token ids that may still come: a list, an array, an iterator."""
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable) or (
         isinstance(value, np.ndarray) and value.ndim == 0
@@ -150,7 +150,7 @@ def text_list(
         what: was expected.
         ordered: whether the order matters, so that a set is refused.
     """
-    value = value if ordered else _listed(value)
+    value = value if ordered else _list_of_set(value)
     if isinstance(value, str):
         raise InvalidArgument(
             f"[{place}] {name} is one text, {shown(value)}, expected a list of texts: put brackets "
@@ -160,7 +160,7 @@ def text_list(
     return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(items)]
 
 
-def _listed(value: Any) -> Any:  # noqa: ANN401
+def _list_of_set(value: Any) -> Any:  # noqa: ANN401
     """A set as a list, which is the same each time; anything else as it is."""
     return sorted(value, key=shown) if isinstance(value, (set, frozenset)) else value
 
@@ -265,7 +265,7 @@ def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
 
 def stop_ids_of(place: str, value: Any, vocabulary: int) -> frozenset[int]:  # noqa: ANN401
     """Tokens that end a text; their order does not matter, so it may be a set."""
-    return frozenset(token_ids(place, "stop_ids", _listed(value), vocabulary))
+    return frozenset(token_ids(place, "stop_ids", _list_of_set(value), vocabulary))
 
 
 def recordings_of(place: str, value: Any) -> list[Any]:  # noqa: ANN401

@@ -20,7 +20,7 @@ from aggml.models.drafting import LOOKUP, MTP, NGRAM, check_head, head_weights, 
 from aggml.models.engine.speculation import WIDTHS
 from aggml.models.footprint import copies, footprint_of, packed_bytes, steps_of_text
 from aggml.models.kv.caches import sizes
-from aggml.models.kv.rows import rounded
+from aggml.models.kv.rows import round_up
 from aggml.models.kv.state_rows import Rewind
 from aggml.models.text_model import TextModel
 from aggml.models.vision import picture_program, read_projector
@@ -81,7 +81,7 @@ class Beside:
         model, tensors = self.model, self.tensors
         if model is None or tensors is None:
             return 0
-        length = min(ctx, rounded(model.context_length)) if not model.predicts else ctx
+        length = min(ctx, round_up(model.context_length)) if not model.predicts else ctx
         rows = sizes(model, cache, length, slots + 1, ring=False)
         steps = await steps_of_text(model, tensors, device, ctx=length, slots=slots, cache=cache)
         packed = 0

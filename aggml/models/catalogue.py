@@ -49,11 +49,11 @@ def register_architecture(architecture: Architecture) -> None:
 
 def known_architectures() -> Mapping[str, Architecture]:
     """Every architecture by name, in alphabetical order."""
-    return dict(sorted((_found() | _added).items()))
+    return dict(sorted((_find_all() | _added).items()))
 
 
 @functools.cache
-def _found() -> dict[str, Architecture]:
+def _find_all() -> dict[str, Architecture]:
     """The architectures of this package and of other installed packages; the latter win."""
     made: dict[str, Architecture] = {}
     package = importlib.import_module(FILES)

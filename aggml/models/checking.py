@@ -205,7 +205,7 @@ def _shape_problems(
                 if isinstance(told, str):
                     sizes.setdefault((layer, told), (n, name))
             return
-    expected = [_shown(told, sizes, layer) for told in form.ne]
+    expected = [_extent_text(told, sizes, layer) for told in form.ne]
     yield (
         f"tensor {name!r} has the shape {list(tensor.ne[: tensor.ndim])}, expected was "
         f"[{', '.join(expected)}]"
@@ -225,7 +225,9 @@ def _fits(
     return True
 
 
-def _shown(told: int | str, sizes: Mapping[tuple[str, str], tuple[int, str]], layer: str) -> str:
+def _extent_text(
+    told: int | str, sizes: Mapping[tuple[str, str], tuple[int, str]], layer: str
+) -> str:
     """An extent for a message: a number, or a name and where it was seen before."""
     if isinstance(told, int):
         return str(told)

@@ -185,7 +185,7 @@ async def convert(
                 writer.plan(sizes, part or 1, no_tensor_first_split=bare)
             for name, tensor in opened.tensors.items():
                 to = wanted.of(name, tensor)
-                await _written(opened, writer, name, to, weighs.get(name), changes.get(name))
+                await _write_tensor(opened, writer, name, to, weighs.get(name), changes.get(name))
                 changed += to is not tensor.dtype
                 types[to.type_name] = types.get(to.type_name, 0) + sizes[name]
                 done += tensor.nbytes
@@ -208,7 +208,7 @@ def _size(to: DType, tensor: Tensor) -> int:
     return to.row_size(tensor.ne[0]) * math.prod(tensor.ne[1:])
 
 
-async def _written(
+async def _write_tensor(
     source: ModelFile,
     writer: GGUFWriter | GGUFPartsWriter,
     name: str,
@@ -237,15 +237,15 @@ async def _written(
         assert isinstance(source, ModelFolder)
         data = await anyio.to_thread.run_sync(source.array, name)
     if change is not None:
-        data = await anyio.to_thread.run_sync(_changed, data, change)
+        data = await anyio.to_thread.run_sync(_merge_change, data, change)
     if own or weighs is None or not to.is_quantized:
         extents = tensor.ne[: tensor.ndim] if isinstance(source, GGUF) and own else None
         await writer.add_tensor_async(name, data, to, ne=extents)
         return
-    await writer.add_tensor_async(name, await _weighed(name, data, to, weighs), to)
+    await writer.add_tensor_async(name, await _quantize_weighed(name, data, to, weighs), to)
 
 
-def _changed(data: npt.NDArray[Any], change: LowRank) -> npt.NDArray[np.float32]:
+def _merge_change(data: npt.NDArray[Any], change: LowRank) -> npt.NDArray[np.float32]:
     """A matrix with what adapters add to it."""
     found: npt.NDArray[np.float32] = data.astype(np.float32) + change.whole
     return found
@@ -267,7 +267,7 @@ async def _changes(source: ModelFile, given: Sequence[ScaledFile]) -> Mapping[st
     return found.adapters[0]
 
 
-async def _weighed(
+async def _quantize_weighed(
     name: str, data: npt.NDArray[Any], to: DType, weighs: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.uint8]:
     """Quantize with ``weighs``, the importance of each column, or of each column and expert."""

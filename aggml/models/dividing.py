@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["SHARE", "Division", "by_home", "divided", "layer_of"]
+__all__ = ["SHARE", "Division", "by_home", "divide_layers", "layer_of"]
 
 #: Weights and caches take at most this share of a device's free memory; the rest is for the
 #: results of a step's operations.
@@ -46,7 +46,7 @@ def layer_of(name: str) -> int | None:
     return int(name.split(".", 2)[1]) if name.startswith("blk.") else None
 
 
-def divided(
+def divide_layers(
     tensors: Mapping[str, int], caches: Sequence[int], free: Sequence[int], first: int = 0
 ) -> Division:
     """Assign the layers to devices.
@@ -71,7 +71,7 @@ def divided(
             ends += size
     units, host = [*sizes, ends], len(free)
     for stay in range(len(units) + 1):
-        homes = _shared(units[stay:], free)
+        homes = _share_out(units[stay:], free)
         if homes is not None:
             homes = [host] * stay + homes
             break
@@ -80,7 +80,7 @@ def divided(
     return Division((*[host] * first, *homes[:-1]), homes[-1], host)
 
 
-def _shared(units: Sequence[int], free: Sequence[int]) -> list[int] | None:
+def _share_out(units: Sequence[int], free: Sequence[int]) -> list[int] | None:
     """The device of each unit, in order and in proportion to memory; None if they do not fit."""
     if not units:
         return []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from aggml import Backend, Scheduler, Tensor
     from aggml.models.encoder.description import Pooling
+    from aggml.models.site import Site
 
     F32 = npt.NDArray[np.float32]
 
@@ -174,7 +175,7 @@ class EncoderDecoder:
         model: EncoderDecoderDescription,
         weights: Mapping[str, Tensor],
     ) -> None:
-        self.site = site_of(backend)
+        self.site: Site = site_of(backend)
         self.model = model
         self.weights: Mapping[str, Tensor] = weights
         self.vocabulary: int = weights["token_embd.weight"].ne[1]
@@ -239,23 +240,23 @@ class _Builder:
         """The graph of a text of ``n`` tokens, and of ``decoded`` tokens of another one."""
         model = self.model
         inputs: dict[Tensor, Any] = {}
-        ids = self._given("ids", n)
-        buckets = self._given("buckets", n * n)
+        ids = self._make_input("ids", n)
+        buckets = self._make_input("buckets", n * n)
         inputs[buckets] = buckets_of(n, n, model.buckets, both=True).reshape(-1)
         x = ops.get_rows(self.weights["token_embd.weight"], ids)
         first = None
         for i in range(model.layers):
             at = f"enc.blk.{i}."
             first = self._bias(at, buckets, n, first)
-            y = self._normed(f"{at}attn_norm", x)
+            y = self._norm_named(f"{at}attn_norm", x)
             x = ops.add(self._attention(f"{at}attn", y, y, first, None), x)
             x = ops.add(self._net(at, x), x)
             await checkpoint()
-        heard = self._normed("enc.output_norm", x)
+        heard = self._norm_named("enc.output_norm", x)
         if not decoded:
             return _Program(Graph(heard.set_output()), inputs, ids, None, heard)
-        tokens = self._given("decoder_ids", decoded)
-        near = self._given("decoder_buckets", decoded * decoded)
+        tokens = self._make_input("decoder_ids", decoded)
+        near = self._make_input("decoder_buckets", decoded * decoded)
         inputs[near] = buckets_of(decoded, decoded, model.buckets, both=False).reshape(-1)
         mask = aggml.new_tensor(DType.F32, ne=(decoded, decoded), name="mask").set_input()
         inputs[mask] = np.triu(np.full((decoded, decoded), -np.inf, np.float32), 1)
@@ -264,21 +265,21 @@ class _Builder:
         for i in range(model.decoder_layers):
             at = f"dec.blk.{i}."
             first = self._bias(at, near, decoded, first)
-            y = self._normed(f"{at}attn_norm", x)
+            y = self._norm_named(f"{at}attn_norm", x)
             x = ops.add(self._attention(f"{at}attn", y, y, first, mask), x)
-            y = self._normed(f"{at}cross_attn_norm", x)
+            y = self._norm_named(f"{at}cross_attn_norm", x)
             x = ops.add(self._attention(f"{at}cross_attn", y, heard, None, None), x)
             x = ops.add(self._net(at, x), x)
             await checkpoint()
-        x = self._normed("dec.output_norm", x)
+        x = self._norm_named("dec.output_norm", x)
         output = self.weights.get("output.weight")
         logits = ops.mul_mat(self.weights["token_embd.weight"] if output is None else output, x)
         return _Program(Graph(logits.set_output()), inputs, ids, tokens, logits)
 
-    def _given(self, name: str, n: int) -> Tensor:
+    def _make_input(self, name: str, n: int) -> Tensor:
         return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
 
-    def _normed(self, name: str, x: Tensor) -> Tensor:
+    def _norm_named(self, name: str, x: Tensor) -> Tensor:
         return ops.mul(ops.rms_norm(x, self.model.eps), self.weights[f"{name}.weight"])
 
     def _bias(self, at: str, buckets: Tensor, n: int, before: Tensor | None) -> Tensor:
@@ -312,7 +313,7 @@ class _Builder:
 
     def _net(self, at: str, x: Tensor) -> Tensor:
         w = self.weights
-        x = self._normed(f"{at}ffn_norm", x)
+        x = self._norm_named(f"{at}ffn_norm", x)
         up = ops.mul_mat(w[f"{at}ffn_up.weight"], x)
         gate = w.get(f"{at}ffn_gate.weight")
         inner = ops.relu(up) if gate is None else ops.geglu_split(ops.mul_mat(gate, x), up)

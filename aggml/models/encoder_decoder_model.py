@@ -43,8 +43,8 @@ class EncoderDecoderModel(Model):
         *,
         owned: Closing | None = None,
     ) -> None:
-        self.architecture = computer.model.architecture
-        self.ctx = computer.model.context_length
+        self.architecture: str = computer.model.architecture
+        self.ctx: int = computer.model.context_length
         self.start: int = computer.model.start
         super().__init__(computer, tokenizer, owned)
         self._both = computer
@@ -124,8 +124,8 @@ class EncoderDecoderModel(Model):
         Cancellation: aborts the computation; the model stays usable.
         """
         self._check_open("embed")
-        given = self._prompted("embed", text_list("embed", "texts", texts), prompt)
-        ids = await self._encoded(given)
+        given = self._put_prompts("embed", text_list("embed", "texts", texts), prompt)
+        ids = await self._encode_texts(given)
         return await self.embed_ids(ids, dimensions=dimensions, normalize=normalize)
 
     async def embed_ids(
@@ -175,7 +175,7 @@ class EncoderDecoderModel(Model):
         """
         self._check_open("embed_multi")
         unit = flag("embed_multi", "normalize", normalize)
-        ids = await self._encoded(text_list("embed_multi", "texts", texts))
+        ids = await self._encode_texts(text_list("embed_multi", "texts", texts))
         self._check_lengths(ids)
         found = await self._vectors("embed_multi", ids)
         if not unit:

@@ -76,8 +76,8 @@ class EncoderModel(Model):
         prompts: Mapping[str, str] | None = None,
         prompt: str | None = None,
     ) -> None:
-        self.architecture = encoder.model.architecture
-        self.ctx = encoder.model.context_length
+        self.architecture: str = encoder.model.architecture
+        self.ctx: int = encoder.model.context_length
         super().__init__(encoder, tokenizer, owned, prompts, prompt)
         self._encoder = encoder
         self._batches: BatchEngine[_Text, F32] = BatchEngine(
@@ -305,8 +305,8 @@ class EncoderModel(Model):
 
     async def _tokens(self, what: str, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
         """Token ids of texts, the prompt before each, cut to the context."""
-        given = self._prompted(what, text_list(what, "texts", texts), prompt)
-        return [self._cut(ids) for ids in await self._encoded(given)]
+        given = self._put_prompts(what, text_list(what, "texts", texts), prompt)
+        return [self._cut(ids) for ids in await self._encode_texts(given)]
 
     def _cut(self, ids: list[int]) -> list[int]:
         return ids if len(ids) <= self.ctx else [*ids[: self.ctx - 1], ids[-1]]

@@ -18,7 +18,7 @@ import numpy as np
 from aggml import InvalidArgument
 from aggml.models.arguments import file_path, integer, one_text
 from aggml.models.errors import ModelError
-from aggml.models.measuring import FEWEST, begun, chunks_of, decoding
+from aggml.models.measuring import FEWEST, begin_text, chunks_of, open_decoder
 from aggml.models.saved_logits import LogitReader, LogitWriter, is_saved
 
 if TYPE_CHECKING:
@@ -145,11 +145,11 @@ async def evaluate(
             size = saved.ctx
         elif content is None:
             raise InvalidArgument(f"[{place}] text is missing: expected was a text to predict")
-        own = decoding(place, path, backend, size)
+        own = open_decoder(place, path, backend, size)
         decoder, words = await stack.enter_async_context(own)
         other = None
         if base is not None and saved is None:
-            other, _ = await stack.enter_async_context(decoding(place, base, backend, size))
+            other, _ = await stack.enter_async_context(open_decoder(place, base, backend, size))
         if saved is None:
             assert content is not None
             pieces = await chunks_of(place, words, content, size, most)
@@ -168,7 +168,7 @@ async def evaluate(
         for done, piece in enumerate(pieces):
             if progress is not None:
                 progress(done, len(pieces))
-            await _score(scores, begun(words, piece), decoder, other, saved, writer, done)
+            await _score(scores, begin_text(words, piece), decoder, other, saved, writer, done)
     if progress is not None:
         progress(len(pieces), len(pieces))
     return scores.result(len(pieces))

@@ -23,7 +23,7 @@ from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, intege
 from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.dividing import SHARE, divided, layer_of
+from aggml.models.dividing import SHARE, divide_layers, layer_of
 from aggml.models.drafting import draft_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
@@ -37,7 +37,7 @@ from aggml.models.footprint import (
 )
 from aggml.models.kv.caches import sizes
 from aggml.models.kv.paging import PAGE
-from aggml.models.kv.rows import ROWS_STEP, rounded
+from aggml.models.kv.rows import ROWS_STEP, round_up
 from aggml.models.site import site_of
 from aggml.models.weights import open_model
 
@@ -177,7 +177,7 @@ def available(device: Device) -> int | None:
     if device.type is not DeviceType.CPU:
         free, total = device.memory()
         return int(free * SHARE) if total else None
-    found = [x for x in (_unused(), _left_in_group()) if x is not None]
+    found = [x for x in (_unused_bytes(), _left_in_group()) if x is not None]
     if not found:
         free, total = device.memory()
         if not total:
@@ -186,7 +186,7 @@ def available(device: Device) -> int | None:
     return int(min(found) * HOST_SHARE)
 
 
-def _unused() -> int | None:
+def _unused_bytes() -> int | None:
     """Bytes that the system can give to programs without swapping; None: it does not tell."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -216,7 +216,7 @@ def _left_in_group(root: Path = CGROUP) -> int | None:
             continue
         place = base / path.lstrip("/")
         while True:  # a limit of any group above counts, too
-            left = _left(place, *names)
+            left = _bytes_left(place, *names)
             if left is not None:
                 found.append(left)
             if place == base or base not in place.parents:
@@ -225,7 +225,7 @@ def _left_in_group(root: Path = CGROUP) -> int | None:
     return min(found, default=None)
 
 
-def _left(place: Path, limit: str, used: str, droppable: str) -> int | None:
+def _bytes_left(place: Path, limit: str, used: str, droppable: str) -> int | None:
     """What one group may still take: its limit, less what it has and the system cannot drop."""
     try:
         most = int((place / limit).read_text())
@@ -439,15 +439,15 @@ class _Search:
         """The fit for a wanted context and number of sequences; None: whatever fits."""
         model = self._model
         if isinstance(model, EncoderDescription):
-            return await self._checked(model.context_length, 1, wanted=None)
+            return await self._try_fit(model.context_length, 1, wanted=None)
         if isinstance(model, SpeechDescription):
-            return await self._checked(model.text.context_length, slots or 1, wanted=ctx)
-        longest = rounded(ctx or min(model.context_length, LONGEST))
+            return await self._try_fit(model.text.context_length, slots or 1, wanted=ctx)
+        longest = round_up(ctx or min(model.context_length, LONGEST))
         if ctx is None:
             longest = await self._most(longest, slots or 1) or ROWS_STEP
         if slots is None:
             slots = await self._most_slots(longest, MOST) or 1
-        return await self._checked(longest, slots, wanted=ctx)
+        return await self._try_fit(longest, slots, wanted=ctx)
 
     async def _most(self, ctx: int, slots: int) -> int | None:
         """The longest context that fits, at most ``ctx``; None: not even the shortest."""
@@ -474,16 +474,16 @@ class _Search:
         return low or None
 
     async def _fits(self, ctx: int, slots: int) -> bool:
-        return self._missing(await self._fit(ctx, slots)) <= 0
+        return self._missing_bytes(await self._fit(ctx, slots)) <= 0
 
-    async def _checked(self, ctx: int, slots: int, wanted: int | None) -> Fit:
+    async def _try_fit(self, ctx: int, slots: int, wanted: int | None) -> Fit:
         """The fit for this context and so many sequences.
 
         Raises:
             MemoryShortage: it does not fit.
         """
         found = await self._fit(ctx, slots)
-        missing = self._missing(found)
+        missing = self._missing_bytes(found)
         if missing <= 0:
             return found
         shorter = fewer = None
@@ -523,7 +523,7 @@ class _Search:
         error.ctx, error.slots = shorter, fewer
         return error
 
-    def _missing(self, found: Fit) -> int:
+    def _missing_bytes(self, found: Fit) -> int:
         """How many bytes there are too few; not above 0: it fits.
 
         Where free memory counts, and not a bound of the caller, mapped weights of which there are
@@ -599,7 +599,7 @@ class _Search:
         if isinstance(model, EncoderDescription):
             return []
         if isinstance(model, SpeechDescription):
-            return sizes(model.text, self._cache, rounded(ctx), slots, ring=True)
+            return sizes(model.text, self._cache, round_up(ctx), slots, ring=True)
         rewind = self._beside.rewind(model, slots)
         return sizes(model, self._cache, ctx, slots, ring=False, rewind=rewind)
 
@@ -618,7 +618,7 @@ class _Search:
         numbers = [n for name in tensors if (n := layer_of(name)) is not None]
         first = min(numbers, default=0)
         each = caches or [0] * layers
-        division = divided(bytes_of, each, free, first)
+        division = divide_layers(bytes_of, each, free, first)
         found = []
         on_cpu = []
         for k, device in enumerate(devices):

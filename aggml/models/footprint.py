@@ -23,7 +23,7 @@ from aggml.models.encoder import graph as encoder_graph
 from aggml.models.encoder import packing
 from aggml.models.kv.caches import CHUNK, Caches
 from aggml.models.kv.state_rows import Rewind
-from aggml.models.speech.listening import heard, memorized
+from aggml.models.speech.listening import encode_sound, write_memories
 from aggml.native import _native, cpu_mask
 from aggml.ops.table import PACKS
 from aggml.plan.lowering import compile_steps
@@ -143,7 +143,7 @@ async def _bytes_of(graph: Graph, device: Device, known: Iterable[Tensor]) -> tu
     return scratch, size
 
 
-def _multiplied(graphs: Iterable[Graph], weights: Mapping[str, Tensor]) -> frozenset[str]:
+def _find_multiplied(graphs: Iterable[Graph], weights: Mapping[str, Tensor]) -> frozenset[str]:
     """The names of weights by which the graphs multiply; see `Footprint`."""
     names = {tensor: name for name, tensor in weights.items()}
     found = set()
@@ -196,7 +196,7 @@ async def footprint_of(
     for graph in graphs:
         need, more = await _bytes_of(graph, device, weights.values())
         scratch, size = max(scratch, need), size + more
-    return Footprint(scratch, size, _multiplied(graphs, weights))
+    return Footprint(scratch, size, _find_multiplied(graphs, weights))
 
 
 async def steps_of_text(
@@ -250,7 +250,7 @@ async def steps_of_text(
         built.append(step.graph)
         need, size = await _bytes_of(step.graph, device, known)
         scratch, graphs = max(scratch, need), graphs + KEPT * size
-    return Footprint(scratch, graphs, _multiplied(built, weights))
+    return Footprint(scratch, graphs, _find_multiplied(built, weights))
 
 
 async def steps_of_encoder(
@@ -270,7 +270,7 @@ async def steps_of_encoder(
         built.append(program.graph)
         need, size = await _bytes_of(program.graph, device, weights.values())
         scratch, graphs = max(scratch, need), graphs + KEPT * size
-    return Footprint(scratch, graphs, _multiplied(built, weights))
+    return Footprint(scratch, graphs, _find_multiplied(built, weights))
 
 
 async def steps_of_speech(
@@ -295,7 +295,7 @@ async def steps_of_speech(
     caches = Caches(reduced.text, cache, ctx, slots, ring=True)
     mel = aggml.new_tensor(DType.F32, ne=(2 * audio.context_length, model.bands, slots), name="mel")
     rows = aggml.new_tensor(DType.I32, ne=(slots * audio.context_length,), name="rows").set_input()
-    x = await heard(reduced, weights, mel.set_input())
-    graph = Graph(*memorized(weights, caches.layers, x, [rows]))
+    x = await encode_sound(reduced, weights, mel.set_input())
+    graph = Graph(*write_memories(weights, caches.layers, x, [rows]))
     need, size = await _bytes_of(graph, device, [*weights.values(), *caches.all])
-    return text | Footprint(need, size, _multiplied([graph], weights))
+    return text | Footprint(need, size, _find_multiplied([graph], weights))

@@ -37,7 +37,7 @@ from aggml.models.description import Description
 from aggml.models.drafting import draft_of
 from aggml.models.fitting import Fit, MemoryShortage, available, cache_type, fit_model
 from aggml.models.loading import load
-from aggml.models.portal import calling
+from aggml.models.portal import current_caller
 from aggml.models.site import site_of
 from aggml.models.speech.voice import WINDOW, is_voice_file
 from aggml.models.weights import open_model
@@ -171,10 +171,10 @@ class _Claim:
 
     def __init__(self, entry: _Entry) -> None:
         self.entry = entry
-        self.parker = Parker()
+        self.parker: Parker = Parker()
         self.model: Model | None = None
         self.error: Exception | None = None
-        task = calling()
+        task = current_caller()
         self._task: weakref.ref[object] | None = None if task is None else weakref.ref(task)
 
     def grant(self, model: Model | None) -> bool:

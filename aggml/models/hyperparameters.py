@@ -74,7 +74,7 @@ class Hyperparameters:
         """
         found = self._need(name, default)
         if isinstance(found, (list, np.ndarray)):
-            different = {self._whole(name, x, least, most) for x in _listed(found)}
+            different = {self._whole(name, x, least, most) for x in _to_list(found)}
             if len(different) != 1:
                 raise ModelError(
                     f"{self.architecture}.{name} differs from layer to layer: {sorted(different)}; "
@@ -125,7 +125,7 @@ class Hyperparameters:
         found = self.metadata.get(key)
         if found is None:
             raise ModelError(f"the file has no {key}, which a {self.architecture} needs")
-        each = _listed(found) if isinstance(found, (list, np.ndarray)) else [found] * layers
+        each = _to_list(found) if isinstance(found, (list, np.ndarray)) else [found] * layers
         if len(each) < layers:
             raise ModelError(f"{key} has {len(each)} values for {layers} layers")
         wrong = [x for x in each[:layers] if not _is_finite(x)]
@@ -177,7 +177,7 @@ class Hyperparameters:
             raise ModelError(
                 f"{self.architecture}.{name} has {len(found)} values for {layers} layers"
             )
-        return tuple(self._whole(name, x, least, most) for x in _listed(found)[:layers])
+        return tuple(self._whole(name, x, least, most) for x in _to_list(found)[:layers])
 
     def _whole(self, name: str, found: object, least: int, most: int) -> int:
         if not isinstance(found, int) or isinstance(found, bool):
@@ -200,5 +200,5 @@ def _is_finite(found: Any) -> bool:  # noqa: ANN401 as the file has it
     return right and math.isfinite(found)
 
 
-def _listed(found: Any) -> list[Any]:  # noqa: ANN401 as the file has it
+def _to_list(found: Any) -> list[Any]:  # noqa: ANN401 as the file has it
     return found.tolist() if isinstance(found, np.ndarray) else list(found)

@@ -72,7 +72,16 @@ if TYPE_CHECKING:
     from aggml.models.vision import PictureEncoder
     from aggml.models.weights import ModelFile
 
-__all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder", "load_engine"]
+__all__ = [
+    "CACHES",
+    "LONGEST",
+    "D",
+    "Loading",
+    "describe_file",
+    "load",
+    "load_decoder",
+    "load_engine",
+]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
@@ -310,7 +319,7 @@ async def _load(
             if given is not None:
                 kept = {k: x for k, x in (template or {}).items() if k == RERANK}
                 template = {DEFAULT: await _read_template(given), **kept}
-            model = await described(file)
+            model = await describe_file(file)
             if not isinstance(model, Description):
                 _refuse_adapters(adapters, model.architecture)
                 _refuse_draft(draft, model.architecture)
@@ -445,7 +454,7 @@ async def _prompts(file: ModelFile) -> tuple[dict[str, str], str | None]:
     return {}, None
 
 
-async def described(file: ModelFile) -> AnyDescription:
+async def describe_file(file: ModelFile) -> AnyDescription:
     """The model that a file describes, after its hyperparameters and tensors were checked.
 
     In a thread: the first time it looks for architectures in all installed packages, which takes
@@ -504,7 +513,7 @@ async def load_engine(
     With a draft its states can go back, so that steps can verify drafts. Neither what makes drafts
     nor what embeds pictures is loaded here; both count for ``memory``.
     """
-    model = await described(file)
+    model = await describe_file(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
     if draft == MTP:
@@ -606,7 +615,7 @@ async def load_decoder(
         ModelError: the file is no model that this package can run.
         InvalidArgument: ``stage`` is not within its layers.
     """
-    model = await described(file)
+    model = await describe_file(file)
     if isinstance(model, EncoderDescription):
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
     if isinstance(model, EncoderDecoderDescription):

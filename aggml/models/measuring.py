@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aggml.models.decoder.decoder import Decoder
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["Importance", "begun", "chunks_of", "decoding", "measure_imatrix"]
+__all__ = ["Importance", "begin_text", "chunks_of", "measure_imatrix", "open_decoder"]
 
 #: The fewest tokens of a chunk: shorter pieces of text say little, and half of a chunk is scored.
 FEWEST: Final = 16
@@ -107,16 +107,16 @@ async def measure_imatrix(
     output = flag(place, "output", output)
     sums: dict[str, npt.NDArray[np.float64]] = {}
     counts: dict[str, npt.NDArray[np.float64]] = {}
-    async with decoding(place, path, backend, size) as (decoder, words):
+    async with open_decoder(place, path, backend, size) as (decoder, words):
         pieces = await chunks_of(place, words, content, size, most)
         kept: dict[Shape, Activations] = {}
         for done, piece in enumerate(pieces):
-            ids = begun(words, piece)
+            ids = begin_text(words, piece)
             if progress is not None:
                 progress(done, len(pieces))
             for at in range(0, size, CHUNK):
-                for name, add, rows in await _measured(decoder, ids[at : at + CHUNK], at, output,
-                                                       kept):  # fmt: skip
+                step = ids[at : at + CHUNK]
+                for name, add, rows in await _measure_step(decoder, step, at, output, kept):
                     sums[name] = add if name not in sums else sums[name] + add
                     counts[name] = rows if name not in counts else counts[name] + rows
             for name, values in sums.items():
@@ -131,7 +131,7 @@ async def measure_imatrix(
     return Importance(len(pieces), len(pieces) * size, len(sums), unused)
 
 
-async def _measured(
+async def _measure_step(
     decoder: Decoder,
     ids: Sequence[int],
     at: int,
@@ -155,7 +155,7 @@ async def _measured(
 
 
 @asynccontextmanager
-async def decoding(
+async def open_decoder(
     place: str, path: str | os.PathLike[str], backend: Backend | Scheduler | None, ctx: int
 ) -> AsyncGenerator[tuple[Decoder, Vocabulary]]:
     """A model of one sequence of ``ctx`` tokens, and its tokenizer, until the end of the block.
@@ -214,7 +214,7 @@ async def chunks_of(
     return [ids[i * ctx : (i + 1) * ctx] for i in range(count)]
 
 
-def begun(words: Vocabulary, ids: Sequence[int]) -> list[int]:
+def begin_text(words: Vocabulary, ids: Sequence[int]) -> list[int]:
     """A chunk that begins with the token that begins texts, if there is one.
 
     That token replaces the chunk's first one, as in llama.cpp.

@@ -309,7 +309,7 @@ class Model(ABC):
         """A block that uses the model; if closing the model ends it, its error says so."""
         return _OpenBlock(self, what)
 
-    def _prompted(self, what: str, texts: Sequence[str], prompt: str | None) -> list[str]:
+    def _put_prompts(self, what: str, texts: Sequence[str], prompt: str | None) -> list[str]:
         """Texts with a prompt of the folder before each.
 
         Raises:
@@ -325,7 +325,7 @@ class Model(ABC):
             )
         return [self.prompts[name] + text for text in texts]
 
-    async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+    async def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts; long texts are tokenized in a thread."""
         words = self.tokenizer
         if sum(map(len, texts)) <= LONG_TEXT:

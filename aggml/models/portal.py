@@ -32,8 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "calling", "plain",
-    "unwrap", "wrap", "wrapped",
+    "BlockingObject",
+    "BlockingStream",
+    "as_blocking",
+    "blocking_class",
+    "blocking_function",
+    "current_caller",
+    "plain",
+    "unwrap",
+    "wrap",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -88,7 +95,7 @@ class _Portal:
         """Close a stream that nobody refers to any more; may be called by the collector."""
 
         def begin() -> None:
-            task = asyncio.get_running_loop().create_task(_closed(stream))
+            task = asyncio.get_running_loop().create_task(_close_stream(stream))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -113,7 +120,7 @@ async def _serve(begun: Future[tuple[BlockingPortal, Any]]) -> None:
         raise
 
 
-async def _closed(stream: Any) -> None:  # noqa: ANN401
+async def _close_stream(stream: Any) -> None:  # noqa: ANN401
     with suppress(Exception):
         await stream.aclose()
 
@@ -159,7 +166,7 @@ _thread: contextvars.ContextVar[threading.Thread | None] = contextvars.ContextVa
 )
 
 
-def calling() -> object | None:
+def current_caller() -> object | None:
     """Who waits here: the task, or the thread that made a blocking call; None: neither."""
     return _thread.get() or current_task()
 
@@ -206,7 +213,7 @@ class BlockingObject:
                 f"[blocking] {type(self).__name__} belongs to the parent process of a fork: load "
                 "the model in this one"
             )
-        return wrapped(_portal().call(function, args, kwargs))
+        return as_blocking(_portal().call(function, args, kwargs))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 whatever the object has
         if name.startswith("_"):
@@ -242,7 +249,7 @@ class BlockingStream(BlockingObject, Iterator[T], Generic[T]):
         if found is None:
             self._ended = True
             raise StopIteration
-        return cast("T", wrapped(found[0]))
+        return cast("T", as_blocking(found[0]))
 
     def close(self) -> None:
         """End the work."""
@@ -276,7 +283,7 @@ async def _step(stream: Any) -> tuple[Any] | None:  # noqa: ANN401
 _CLASSES: Final[dict[type, type[BlockingObject]]] = {}
 
 
-def wrapped(found: Any) -> Any:  # noqa: ANN401 whatever a method returned
+def as_blocking(found: Any) -> Any:  # noqa: ANN401 whatever a method returned
     """A blocking object for an asynchronous one; anything else as it is."""
     for kind in type(found).__mro__:
         made = _CLASSES.get(kind)
@@ -296,7 +303,7 @@ def wrap(of: Any) -> Any:  # noqa: ANN401 any of the asynchronous objects
     Raises:
         InvalidArgument: there is no blocking class for it.
     """
-    found = wrapped(of)
+    found = as_blocking(of)
     if not isinstance(found, BlockingObject):
         raise InvalidArgument(
             f"[blocking.wrap] {of!r} ({type(of).__name__}) has no blocking methods: expected a "
@@ -342,7 +349,7 @@ def blocking_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return wrapped(_portal().call(function, args, kwargs))
+        return as_blocking(_portal().call(function, args, kwargs))
 
     call.__doc__ = plain(function.__doc__)
     return call

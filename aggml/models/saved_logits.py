@@ -60,6 +60,8 @@ class LogitReader:
             head = self._file.read(HEAD.size)
             if len(head) < HEAD.size or not head.startswith(MAGIC):
                 raise ModelError(f"{str(path)!r} is no file of saved logits")
+            self.ctx: int
+            self.vocabulary: int
             _, self.ctx, self.vocabulary, count = HEAD.unpack(head)
             if not 2 <= self.ctx <= MOST_CTX or self.vocabulary < 1 or count < 1:
                 raise ModelError(

@@ -1,15 +1,15 @@
 """Site: where a model lies and is computed, one backend or several under a scheduler.
 
-Here: one interface for both; freeing the memory of graphs and weights; opening backends by the
-names of devices. Not here: which layer goes where (dividing.py), loading weights (weights.py).
+Here: one class for both, and for what is closed; freeing the memory of graphs and weights; opening
+backends by the names of devices. Not here: which layer goes where (dividing.py), loading weights
+(weights.py).
 """
 
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
 from aggml.models.arguments import shown
@@ -17,24 +17,33 @@ from aggml.models.lifetime import closed_error
 from aggml.process.alive import there
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from aggml import Future, Graph, Tensor
 
 __all__ = ["CLOSED", "Site", "computing", "free_with", "site_of", "unplace"]
 
 
-class Site(ABC):
-    """A backend or a scheduler, with the same methods.
+class Site:
+    """A backend or a scheduler, or neither: the site of a model that is closed.
+
+    `run` is that of the backend or the scheduler itself: both queue a graph and return its Future.
+    What only one of them does is here. A scheduler forgets a graph; a backend has nothing to
+    forget but the graph's memory. And a scheduler has memory of its own for values of its graphs.
 
     Attributes:
-        backends: in order of priority.
+        backends: in order of priority; none if the site is closed.
+        run: queues a run of a graph, see `Backend.run`.
     """
 
-    backends: tuple[Backend, ...]
-
-    def __init__(self) -> None:
+    def __init__(self, computer: Backend | Scheduler | None) -> None:
+        self._computer = computer
         self._prepared: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self.backends: tuple[Backend, ...] = ()
+        self.run: Callable[..., Future[Any]] = _refuse_run
+        if computer is not None:
+            self.run = computer.run
+            self.backends = computer.backends if isinstance(computer, Scheduler) else (computer,)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -44,29 +53,29 @@ class Site(ABC):
     @property
     def scratch(self) -> int:
         """Bytes of scratch memory of all backends, which all their graphs share."""
-        return sum(backend.memory.size for backend in set(self.backends))
+        found = sum(backend.memory.size for backend in set(self.backends))
+        if isinstance(self._computer, Scheduler):
+            found += sum(self._computer.buffer_size(backend) for backend in self.backends)
+        return found
 
     @property
     def host(self) -> Backend:
         """The backend for tensors that belong to no layer, such as tokens: the last one."""
         return self.backends[-1]
 
-    @abstractmethod
     async def prepare(self, graph: Graph) -> None:
         """Plan, allocate and compile a graph without holding up the loop."""
+        if self._computer is None:
+            raise closed_error("aggml.models")
+        await self._computer.prepare(graph)
+        self._prepared.add(graph)
 
-    @abstractmethod
-    def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        """Queue a run of a graph: `Backend.run`, or `Scheduler.run`."""
-
-    @abstractmethod
     def forget(self, graph: Graph) -> None:
         """Free the memory that `prepare` allocated; if the graph is running, when that run ends."""
+        if isinstance(self._computer, Scheduler):
+            self._computer.forget(graph)
+        elif self._computer is not None and graph.memory is not None:
+            graph.memory.close()
 
     def beside(self, tensor: Tensor | None) -> Backend:
         """The backend on whose device a tensor lies; `host` if it has no memory."""
@@ -74,82 +83,12 @@ class Site(ABC):
         return next((b for b in self.backends if b.device is device), self.host)
 
 
-class _One(Site):
-    """One backend."""
-
-    def __init__(self, backend: Backend) -> None:
-        super().__init__()
-        self.backends = (backend,)
-        self._backend = backend
-
-    async def prepare(self, graph: Graph) -> None:
-        await self.host.prepare(graph)
-        self._prepared.add(graph)
-
-    def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        return self._backend.run(graph, inputs, outputs)
-
-    def forget(self, graph: Graph) -> None:
-        if graph.memory is not None:
-            graph.memory.close()
+def _refuse_run(*_: object) -> NoReturn:
+    raise closed_error("aggml.models")
 
 
-class _Several(Site):
-    """The backends of a scheduler."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__()
-        self.backends = scheduler.backends
-        self._scheduler = scheduler
-
-    async def prepare(self, graph: Graph) -> None:
-        await self._scheduler.prepare(graph)
-        self._prepared.add(graph)
-
-    def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        return self._scheduler.run(graph, inputs, outputs)
-
-    def forget(self, graph: Graph) -> None:
-        self._scheduler.forget(graph)
-
-    @property
-    def scratch(self) -> int:
-        """As of every site, and what the scheduler has for values of its graphs."""
-        own = sum(self._scheduler.buffer_size(backend) for backend in self.backends)
-        return own + super().scratch
-
-
-class _Closed(Site):
-    """The place of a model that is closed: it keeps no backend, and no scratch memory of one."""
-
-    backends = ()
-
-    async def prepare(self, graph: Graph) -> None:
-        raise closed_error("aggml.models")
-
-    def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        raise closed_error("aggml.models")
-
-    def forget(self, graph: Graph) -> None:
-        pass
-
-
-CLOSED: Final = _Closed()
+#: The site of every model that is closed: it keeps no backend, and no scratch memory of one.
+CLOSED: Final = Site(None)
 
 
 def site_of(given: Backend | Scheduler) -> Site:
@@ -158,10 +97,8 @@ def site_of(given: Backend | Scheduler) -> Site:
     Raises:
         InvalidHandle: it is neither a backend nor a scheduler.
     """
-    if isinstance(given, Scheduler):
-        return _Several(given)
-    if isinstance(given, Backend):
-        return _One(given)
+    if isinstance(given, Backend | Scheduler):
+        return Site(given)
     raise InvalidHandle(
         f"[aggml.models] backend is {shown(given)}, expected a Backend or a Scheduler"
     )

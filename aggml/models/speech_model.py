@@ -47,7 +47,14 @@ from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE, rate_of
-from aggml.models.speech.windows import REPEATS, TEMPERATURES, Asked, Said, Window, Windows
+from aggml.models.speech.windows import (
+    REPEATS,
+    TEMPERATURES,
+    SpeechOptions,
+    Window,
+    Windows,
+    WindowText,
+)
 from aggml.models.speech.words import Word
 
 if TYPE_CHECKING:
@@ -86,15 +93,15 @@ class SpeechModel(Model):
         *,
         owned: Closing | None = None,
     ) -> None:
-        self.architecture = model.architecture
-        self.ctx = model.text.context_length
+        self.architecture: str = model.architecture
+        self.ctx: int = model.text.context_length
         self.slots: int = decoder.sequences
         self._listener = Listener(model, decoder)
         super().__init__(self._listener, tokenizer, owned)
         self._model = model
         self._decoder = decoder
         self._windows: Windows | None = None
-        self._batches: BatchEngine[Window, Said] = BatchEngine(
+        self._batches: BatchEngine[Window, WindowText] = BatchEngine(
             self._say, full=self.slots, max_waiting=MOST_WAITING
         )
 
@@ -184,7 +191,7 @@ class SpeechModel(Model):
         """
         place = "transcribe"
         self._check_open(place)
-        asked = self._asked(place, language, task, timestamps, temperature, seed)
+        asked = self._read_request(place, language, task, timestamps, temperature, seed)
         asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
         hertz = RATE if rate is None else rate_of(place, rate)
         if isinstance(samples, bytes):
@@ -283,7 +290,7 @@ class SpeechModel(Model):
         place = "listen"
         self._check_open(place)
         # drawn texts would not agree with each other
-        asked = self._asked(place, language, "transcribe", True, 0.0, None)
+        asked = self._read_request(place, language, "transcribe", True, 0.0, None)
         asked = replace(asked, beam=self._beam(place, beam_size))
         hertz = rate_of(place, rate)
         seconds = number(place, "step", step, 0, above=True)
@@ -292,7 +299,7 @@ class SpeechModel(Model):
         return self._live(pieces, replace(asked, words=True), before, seconds)
 
     async def _live(
-        self, pieces: AsyncGenerator[F32], asked: Asked, prompt: str, step: float
+        self, pieces: AsyncGenerator[F32], asked: SpeechOptions, prompt: str, step: float
     ) -> AsyncGenerator[Partial]:
         sound, agreement, pace = LiveSound(), Agreement(), Pace(step)
         special, draft = Special.of(self.vocabulary_size), Draft()
@@ -353,7 +360,7 @@ class SpeechModel(Model):
         if final:
             yield Partial.of(final, language, final=True)
 
-    async def _say(self, windows: list[Window]) -> list[Said]:
+    async def _say(self, windows: list[Window]) -> list[WindowText]:
         """Decode windows together.
 
         Cancellation: aborts the computation.
@@ -362,7 +369,7 @@ class SpeechModel(Model):
         with self._open("transcribe"):
             return await self._ready().say(windows)
 
-    async def _one(self, window: Window) -> Said:
+    async def _one(self, window: Window) -> WindowText:
         with self._open("transcribe"):
             return await self._batches.submit(window, *urgency_of("transcribe", 0, None))
 
@@ -370,7 +377,7 @@ class SpeechModel(Model):
         self,
         samples: npt.ArrayLike | Path,
         rate: int,
-        asked: Asked,
+        asked: SpeechOptions,
         prompt: str,
         previous: bool,
         draft: Draft | None = None,
@@ -409,10 +416,10 @@ class SpeechModel(Model):
             )
         return found
 
-    def _asked(
+    def _read_request(
         self, place: str, language: str | None, task: str, timestamps: bool,
         temperature: float | Sequence[float], seed: int | None,
-    ) -> Asked:  # fmt: skip
+    ) -> SpeechOptions:  # fmt: skip
         if self._tokenizer is None:
             raise ModelError(
                 "the model has no vocabulary: put gpt2.tiktoken, or multilingual.tiktoken, of "
@@ -437,4 +444,4 @@ class SpeechModel(Model):
             raise InvalidArgument(f"[{place}] temperature is empty, expected at least one number")
         times = flag(place, "timestamps", timestamps)
         start = None if seed is None else integer(place, "seed", seed, 0)
-        return Asked(language, task == "translate", times, tuple(heats), start)
+        return SpeechOptions(language, task == "translate", times, tuple(heats), start)

@@ -22,9 +22,9 @@ from aggml.models.engine.requests import (
     choose_tokens,
     view_of,
 )
-from aggml.models.kv.rows import rounded
+from aggml.models.kv.rows import round_up
 from aggml.models.lifetime import Lifetime
-from aggml.models.loading import LONGEST, described, load_decoder
+from aggml.models.loading import LONGEST, describe_file, load_decoder
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import Vocabulary, open_vocabulary
 from aggml.models.weights import ModelFile, open_model
@@ -32,8 +32,8 @@ from aggml.models.weights import ModelFile, open_model
 __all__ = [
     "AGING", "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Counters", "Decoder",
     "Description", "Group", "Layer", "Lifetime", "ModelFile", "PageUsage", "Shares", "TextModel",
-    "TextRequest", "Vocabulary", "admit", "check", "choose_tokens", "described", "load_decoder",
-    "open_model", "open_vocabulary", "rounded", "sources_of", "view_of",
+    "TextRequest", "Vocabulary", "admit", "check", "choose_tokens", "describe_file", "load_decoder",
+    "open_model", "open_vocabulary", "round_up", "sources_of", "view_of",
 ]  # fmt: skip
 
 

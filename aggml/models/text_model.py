@@ -108,8 +108,8 @@ class TextModel(Model):
         pictures: PictureEncoder | None = None,
     ) -> None:
         decoder = engine.decoder
-        self.architecture = decoder.model.architecture
-        self.ctx = decoder.ctx
+        self.architecture: str = decoder.model.architecture
+        self.ctx: int = decoder.ctx
         self.slots: int = engine.slots
         super().__init__(decoder, tokenizer, owned, prompts, prompt)
         self.engine: TextEngine = engine
@@ -194,7 +194,7 @@ class TextModel(Model):
         self._check_open("logits")
         choice = choice_of("logits", self._adapters, adapter)
         when = _when("logits", 0, None)
-        mixed = self._mixed("logits", "ids", ids)
+        mixed = self._picture_prompt("logits", "ids", ids)
         if mixed is None:
             tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
             (found,) = await self._arrays("logits", [tokens], "logits", *when, choice)
@@ -225,12 +225,12 @@ class TextModel(Model):
         """
         place = "embed_image"
         self._check_open(place)
-        encoder = self._seeing(place)
+        encoder = self._picture_encoder(place)
         picture = picture_of(place, "rgb", rgb)
         with self._open(place):
             return (await encoder.embed(picture)).rows[:, : self.width].copy()
 
-    def _seeing(self, place: str) -> PictureEncoder:
+    def _picture_encoder(self, place: str) -> PictureEncoder:
         """What turns pictures into embeddings."""
         if self._pictures is None:
             raise Unsupported(
@@ -239,17 +239,17 @@ class TextModel(Model):
             )
         return self._pictures
 
-    def _mixed(self, place: str, name: str, value: object) -> PicturePrompt | None:
+    def _picture_prompt(self, place: str, name: str, value: object) -> PicturePrompt | None:
         """A prompt with pictures; None: it has none."""
         found = mixed_prompt(place, name, value, self.vocabulary_size)
         if found is not None:
-            self._seeing(place)
+            self._picture_encoder(place)
             _ = self.tokenizer  # raises if there is none
         return found
 
     async def _look_at(self, place: str, prompt: PicturePrompt) -> SeenPrompt:
         """The positions of a prompt with pictures, and their embeddings."""
-        encoder = self._seeing(place)
+        encoder = self._picture_encoder(place)
         embedded = [await encoder.embed(picture) for picture in prompt.pictures]
         words = self.tokenizer
 
@@ -414,7 +414,7 @@ class TextModel(Model):
         if isinstance(prompt, SeenPrompt):
             given = prompt
         else:
-            given = self._mixed(place, "prompt", prompt)
+            given = self._picture_prompt(place, "prompt", prompt)
             given = prompt_of(place, prompt, vocabulary) if given is None else given
         if isinstance(given, str):
             _ = self.tokenizer  # raises if there is none
@@ -422,7 +422,7 @@ class TextModel(Model):
             raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
         choice = choice_of(place, self._adapters, adapter)
         options = options_of(
-            place, vocabulary, self._ends(), self._suppressed(),
+            place, vocabulary, self._ends(), self._suppressed_tokens(),
             max_tokens=max_tokens, temperature=temperature,
             top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop, stop_ids=stop_ids,
             presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
@@ -726,8 +726,8 @@ class TextModel(Model):
         wanted = self._form("embed", dimensions, normalize)
         choice = choice_of("embed", self._adapters, adapter)
         when = _when("embed", priority, deadline)
-        given = self._prompted("embed", text_list("embed", "texts", texts), prompt)
-        return await self._vectors(await self._encoded(given), "embed", *wanted, *when, choice)
+        given = self._put_prompts("embed", text_list("embed", "texts", texts), prompt)
+        return await self._vectors(await self._encode_texts(given), "embed", *wanted, *when, choice)
 
     async def embed_ids(
         self,
@@ -797,8 +797,8 @@ class TextModel(Model):
         unit = flag("embed_multi", "normalize", normalize)
         choice = choice_of("embed_multi", self._adapters, adapter)
         when = _when("embed_multi", priority, deadline)
-        given = self._prompted("embed_multi", text_list("embed_multi", "texts", texts), prompt)
-        ids = await self._encoded(given)
+        given = self._put_prompts("embed_multi", text_list("embed_multi", "texts", texts), prompt)
+        ids = await self._encode_texts(given)
         found = await self._arrays("embed_multi", ids, "hidden", *when, choice)
         return [_unit(x) for x in found] if unit else found
 
@@ -1001,7 +1001,7 @@ class TextModel(Model):
             return await self._look_at("generate", prompt)
         if not isinstance(prompt, str):
             return SeenPrompt(list(prompt), ())
-        ids = (await self._encoded([prompt]))[0]
+        ids = (await self._encode_texts([prompt]))[0]
         if not ids:
             raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
         return SeenPrompt(ids, ())
@@ -1009,7 +1009,7 @@ class TextModel(Model):
     def _ends(self) -> frozenset[int]:
         return frozenset() if self._tokenizer is None else self._tokenizer.ends
 
-    def _suppressed(self) -> tuple[int, ...]:
+    def _suppressed_tokens(self) -> tuple[int, ...]:
         return () if self._tokenizer is None else self._tokenizer.suppressed
 
     def _bytes_of(self, token: int) -> bytes:

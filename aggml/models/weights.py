@@ -16,7 +16,7 @@ from aggml import Scheduler
 from aggml.gguf import open_gguf
 from aggml.models.catalogue import checkpoints
 from aggml.models.checkpoints import ModelFolder, open_whisper
-from aggml.models.dividing import SHARE, by_home, divided, layer_of
+from aggml.models.dividing import SHARE, by_home, divide_layers, layer_of
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ async def _bring(
 ) -> None:
     """Map tensors if the backend's device reads host memory, else copy them."""
     # in a thread, because placing a thousand tensors takes 8 ms
-    if not await anyio.to_thread.run_sync(_mapped, file, backend.device, names):
+    if not await anyio.to_thread.run_sync(_map_tensors, file, backend.device, names):
         await file.load(backend, names=names, progress=progress)
 
 
-def _mapped(file: ModelFile, device: Device, names: Sequence[str]) -> bool:
+def _map_tensors(file: ModelFile, device: Device, names: Sequence[str]) -> bool:
     """Map tensors; False: the device has to copy them."""
     try:
         file.map(device, names)
@@ -148,7 +148,7 @@ async def _spread(
     caches: Sequence[int],
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Bring each layer to a backend that has memory for it: see `divided`."""
+    """Bring each layer to a backend that has memory for it: see `divide_layers`."""
     backends = scheduler.backends
     free: list[int] = []
     for k, backend in enumerate(backends[:-1]):
@@ -156,7 +156,7 @@ async def _spread(
         free.append(0 if counted else int(backend.device.memory()[0] * SHARE))
     sizes = {name: file.tensors[name].nbytes for name in names}
     first = min((layer for name in names if (layer := layer_of(name)) is not None), default=0)
-    homes = by_home(names, divided(sizes, caches, free, first).of)
+    homes = by_home(names, divide_layers(sizes, caches, free, first).of)
     total, done = sum(sizes.values()), 0
     for k, mine in sorted(homes.items()):
 

@@ -12,7 +12,7 @@ from aggml.errors import InvalidArgument
 
 try:
     from aggml.native import _native
-except ImportError as error:
+except ImportError as _error:
     # Python searches the folder in which it was started first. In a checkout it therefore finds the
     # sources, although the package is installed elsewhere.
     here: Path = Path(__file__).parent
@@ -20,7 +20,7 @@ except ImportError as error:
     raise ImportError(
         f"{here} has no native module for this Python (found: {others}). If this is a checkout, "
         "start Python in another folder after `pip install .`, or use `pip install -e .`"
-    ) from error
+    ) from _error
 
 __all__ = ["FEATURES", "ISAS", "cpu_mask", "isas"]
 

@@ -217,12 +217,12 @@ def all_tensors(op: str, **operands: object) -> NoReturn:
 
 def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
     """The exception that says ``what`` is wrong with which operands."""
-    return LayoutMismatch(f"[{op}] {what}: {_named(operands)}")
+    return LayoutMismatch(f"[{op}] {what}: {_name_operands(operands)}")
 
 
 def refuse_type(op: str, takes: str, **operands: Tensor) -> Unsupported:
     """The exception for types that the operation does not take; it names those that it takes."""
-    return Unsupported(f"[{op}] not for these types: {_named(operands)}; it takes {takes}")
+    return Unsupported(f"[{op}] not for these types: {_name_operands(operands)}; it takes {takes}")
 
 
 def product_of(dot: DType | None) -> str:
@@ -294,7 +294,7 @@ def wider(a: Tensor, b: Tensor, least: int = 1) -> int:
     return m if m >= least else least  # noqa: FURB136 - max() takes 60 ns, a twentieth of a node
 
 
-def _named(operands: Mapping[str, Tensor | None]) -> str:
+def _name_operands(operands: Mapping[str, Tensor | None]) -> str:
     return ", ".join(f"{name} = {describe(a)}" for name, a in operands.items() if a is not None)
 
 

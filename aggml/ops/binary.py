@@ -55,7 +55,7 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
         all_tensors(op, a=a, b=b)
     if a.ne != b.ne and not can_repeat(b, a):
         raise mismatch(op, "each extent of a must be a multiple of that of b", a=a, b=b)
-    if (a.dtype, b.dtype) not in _TYPES and not (op == "add" and _quantized(a, b)):
+    if (a.dtype, b.dtype) not in _TYPES and not (op == "add" and _is_quantized(a, b)):
         raise refuse_type(op, _PAIRS, a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
         raise gaps(op, a=a, b=b)
@@ -69,7 +69,7 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     return new_node(op, a.dtype, a.ne, (a, b), ndim=m)
 
 
-def _quantized(a: Tensor, b: Tensor) -> bool:
+def _is_quantized(a: Tensor, b: Tensor) -> bool:
     return a.dtype.is_quantized and a.dtype not in READ_ONLY and b.dtype is F32
 
 
@@ -139,7 +139,7 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
 def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
-    if (a.dtype, b.dtype) not in _TYPES and not _quantized(a, b):
+    if (a.dtype, b.dtype) not in _TYPES and not _is_quantized(a, b):
         raise refuse_type(op, _PAIRS, a=a, b=b)
     if not b.is_scalar:
         raise mismatch(op, "b must be one element: ops.add takes more", a=a, b=b)

@@ -94,7 +94,7 @@ def _build(a: Tensor, b: Tensor | None, gate: GluOp, swapped: bool) -> Tensor:
 
 def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
-        all_tensors(op, **_given(a, b))
+        all_tensors(op, **_find_operands(a, b))
     if a.dtype not in HALF_OR_SINGLE:
         raise refuse_type(op, "f32 or f16", a=a)
     if not a.is_contiguous_n(1):
@@ -113,7 +113,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     return new_node(op, a.dtype, a.ne, (a, b), params, ndim=wider(a, b))
 
 
-def _given(a: Tensor, b: Tensor | None) -> dict[str, Tensor]:
+def _find_operands(a: Tensor, b: Tensor | None) -> dict[str, Tensor]:
     return {"a": a} if b is None else {"a": a, "b": b}
 
 
@@ -160,14 +160,14 @@ def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
     return _build(a, b, found, False)
 
 
-def _swapped(gate: GluOp, what: str) -> Unary:
+def _swap_halves(gate: GluOp, what: str) -> Unary:
     name = gate.name.lower()
 
     def build(a: Tensor) -> Tensor:
         return _build(a, None, gate, True)
 
-    told = f"`glu` with {what} of the second half (``ggml_{name}_swapped``)."
-    return rename_builder(build, __name__, f"{name}_swapped", told)
+    told = f"`glu` with {what} of the second half (``ggml_{name}_swap_halves``)."
+    return rename_builder(build, __name__, f"{name}_swap_halves", told)
 
 
 def _split(gate: GluOp, what: str) -> _OfTwo:
@@ -231,9 +231,9 @@ def swiglu_oai(
         Unsupported: the type of ``a``.
     """
     if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
-        all_tensors("swiglu_oai", **_given(a, b))
+        all_tensors("swiglu_oai", **_find_operands(a, b))
     if a.dtype is not F32:
-        raise refuse_type("swiglu_oai", "f32", **_given(a, b))
+        raise refuse_type("swiglu_oai", "f32", **_find_operands(a, b))
     params = pack("swiglu_oai", _LIMITED, _SWIGLU_OAI, 0, alpha, limit)
     _need_limit("swiglu_oai", limit)
     return _gate("swiglu_oai", params, a, b)
@@ -270,13 +270,13 @@ def _need_limit(op: str, limit: float) -> None:
         raise InvalidArgument(f"[{op}] limit = {limit}: must be at least 0")
 
 
-reglu_swapped: Unary = _swapped(_REGLU, "relu")
+reglu_swapped: Unary = _swap_halves(_REGLU, "relu")
 reglu_split: _OfTwo = _split(_REGLU, "relu")
-geglu_swapped: Unary = _swapped(_GEGLU, "gelu (tanh formula)")
+geglu_swapped: Unary = _swap_halves(_GEGLU, "gelu (tanh formula)")
 geglu_split: _OfTwo = _split(_GEGLU, "gelu (tanh formula)")
-swiglu_swapped: Unary = _swapped(_SWIGLU, "silu")
+swiglu_swapped: Unary = _swap_halves(_SWIGLU, "silu")
 swiglu_split: _OfTwo = _split(_SWIGLU, "silu")
-geglu_erf_swapped: Unary = _swapped(_GEGLU_ERF, "gelu (error function)")
+geglu_erf_swapped: Unary = _swap_halves(_GEGLU_ERF, "gelu (error function)")
 geglu_erf_split: _OfTwo = _split(_GEGLU_ERF, "gelu (error function)")
-geglu_quick_swapped: Unary = _swapped(_GEGLU_QUICK, "quick gelu")
+geglu_quick_swapped: Unary = _swap_halves(_GEGLU_QUICK, "quick gelu")
 geglu_quick_split: _OfTwo = _split(_GEGLU_QUICK, "quick gelu")

@@ -64,7 +64,7 @@ def _binary(
     return make
 
 
-def _divided(a: Tensor, by: float) -> Tensor:
+def _divide(a: Tensor, by: float) -> Tensor:
     if by == 0:
         raise InvalidArgument(f"[a / b] {describe(a)} is divided by 0; ops.div divides by a tensor")
     return scale(a, 1 / by)
@@ -116,7 +116,7 @@ class Transposed:
         return f"<{describe(self.T)}, transposed: shape {self.shape}>"
 
 
-def _turned(a: Tensor) -> Tensor | Transposed:
+def _transpose(a: Tensor) -> Tensor | Transposed:
     """``a.T``: the axes in reverse order, as numpy has it."""
     if a.ndim == 1:
         return a
@@ -280,7 +280,7 @@ _CURES = {
 }
 
 
-def _refused(a: Tensor, sign: str, *other: object) -> NoReturn:
+def _refuse_operator(a: Tensor, sign: str, *other: object) -> NoReturn:
     if sign in ("x[...] = b", "del x[...]"):
         other = other[1:]  # not the index
     if other:
@@ -379,14 +379,14 @@ Operators.made_by.update(
         "add": _binary("a + b", add, lambda a, b: scale_bias(a, 1, b)),
         "sub": _binary("a - b", sub, lambda a, b: scale_bias(a, 1, -b)),
         "mul": _binary("a * b", mul, scale),
-        "truediv": _binary("a / b", div, _divided),
+        "truediv": _binary("a / b", div, _divide),
         "radd": lambda a, b: scale_bias(a, 1, _number("a + b", a, b, "add")),
         "rsub": lambda a, b: scale_bias(a, -1, _number("a - b", a, b, "sub")),
         "rmul": lambda a, b: scale(a, _number("a * b", a, b, "mul")),
         "rtruediv": _no_reverse("a / b", "ops.div takes tensors; ops.fill makes one of a number"),
         "matmul": _product,
         "rmatmul": _no_reverse("a @ b", "@ takes tensors, and arrays come in by Backend.set"),
-        "T": _turned,
+        "T": _transpose,
         "mT": _matrix_turned,
         "pow": _power,
         "neg": neg,
@@ -395,7 +395,7 @@ Operators.made_by.update(
         "floor": floor,
         "ceil": ceil,
         "trunc": trunc,
-        "refuse": _refused,
+        "refuse": _refuse_operator,
         "getitem": _item,
     }
 )

@@ -117,7 +117,8 @@ class PipelineResults:
         ordered: bool,
         on_error: Callable[[StageError], Any] | None,
     ) -> None:
-        self.left = self.broken = self._complete = False
+        self.left = self._complete = False
+        self.broken: bool = False
         self._urgency = NOT_URGENT
         self._scope: anyio.CancelScope
         self._source, self._on_error = source, on_error
@@ -504,7 +505,7 @@ class _Call:
                     "[Stage] a batch gave a stream of results, expected a list of as many results "
                     "as items"
                 )
-            results = await self._limited(found)
+            results = await self._await_in_time(found)
             sized = hasattr(results, "__len__") and not isinstance(results, _UNORDERED)
             if not sized or len(results) != len(parcels):
                 there = len(results) if sized else f"{type(results).__name__} {shown(results)}"
@@ -519,13 +520,13 @@ class _Call:
                 raise InvalidArgument("[fan] a branch gave a stream of results, expected one")
             await self._stream(aiter(found))
         else:
-            await self._give(parcels[0], await self._limited(found))
+            await self._give(parcels[0], await self._await_in_time(found))
 
     async def _stream(self, results: AsyncIterator[Any]) -> None:
         try:
             while True:
                 try:
-                    result = await self._limited(anext(results))
+                    result = await self._await_in_time(anext(results))
                 except StopAsyncIteration:
                     return
                 await self._give(self._parcels[0], result)
@@ -536,7 +537,7 @@ class _Call:
         self.given += 1
         await self._workers.give(parcel, result, self._ticket)
 
-    async def _limited(self, awaitable: Any) -> Any:  # noqa: ANN401
+    async def _await_in_time(self, awaitable: Any) -> Any:  # noqa: ANN401
         """What an awaitable brings, within the time-out of the stage and the items' deadline."""
         if not hasattr(awaitable, "__await__"):
             raise InvalidArgument(

@@ -45,7 +45,7 @@ class StageError(AggmlError, RuntimeError):
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
         self.stage: str = stage
         self.item: object = item
-        self.__cause__ = cause
+        self.__cause__: BaseException | None = cause
 
 
 def shown(item: object) -> str:

@@ -129,7 +129,7 @@ class CompiledGraphs:
             then.epoch != PlacementEpoch.value and not (plan.is_valid and then.is_current())
         ):
             return None
-        placed = weakref.ref(scratch, _forgetting(weakref.ref(self), graph.uid))
+        placed = weakref.ref(scratch, _make_forget(weakref.ref(self), graph.uid))
         found = self._by_uid[graph.uid] = CompiledGraph(plan, then.epoch, placed)
         return found
 
@@ -144,7 +144,7 @@ class CompiledGraphs:
             self._by_uid.pop(uid, None)
 
 
-def _forgetting(
+def _make_forget(
     plans: weakref.ref[CompiledGraphs], uid: int
 ) -> Callable[[weakref.ref[Mapping[Tensor, int]]], None]:
     """A callback that drops the plan of a graph that is no longer placed; it keeps no plan."""

@@ -32,12 +32,12 @@ def kind_of(thing: object) -> str:
 
 def show(thing: object) -> str:
     """The ``repr`` of an object, or the name of its class; Unicode without surrogates."""
-    return _said(repr, thing)
+    return _ask_safely(repr, thing)
 
 
 def text_of(exception: BaseException) -> str:
     """The ``str`` of an exception, or the name of its class; as `show`."""
-    return _said(str, exception)
+    return _ask_safely(str, exception)
 
 
 def describe(exception: BaseException) -> str:
@@ -59,7 +59,7 @@ def report(words: str, exception: BaseException | None = None) -> None:
             _log.error("%s: %s", words, show(exception))
 
 
-def _said(ask: Callable[[Any], str], thing: object) -> str:
+def _ask_safely(ask: Callable[[Any], str], thing: object) -> str:
     try:
         # What it gives may be of a class derived from `str`, with methods of its own.
         return str.encode(ask(thing), "utf-8", "backslashreplace").decode()

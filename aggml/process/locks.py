@@ -40,7 +40,7 @@ def in_child(call: Callable[[], object]) -> None:
     _calls.append(call)
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     for lock in list(_locks):
         owned = getattr(lock, "_is_owned", None)
         if owned is None or not owned():
@@ -50,4 +50,4 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.ray.frames import Frame
     from aggml.ray.link import Link
 
-__all__ = ["Clock", "Reading", "Trip", "asked", "reading"]
+__all__ = ["Clock", "Reading", "Trip", "ask_time", "reading"]
 
 TRIPS: Final = 32
 WAIT: Final = 5.0  # seconds for all of them
@@ -88,7 +88,7 @@ class _Asking:
         self.come.set()
 
 
-async def asked(address: tuple[str, int], key: bytes, epoch: int) -> Reading:
+async def ask_time(address: tuple[str, int], key: bytes, epoch: int) -> Reading:
     """Ask a stage for its time.
 
     Raises:

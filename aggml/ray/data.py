@@ -154,7 +154,7 @@ class Transcribe(_Worker):
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch with what is said in each of its recordings."""
-        heard = [self._heard(x) for x in batch[self._column]]
+        heard = [self._read_recording(x) for x in batch[self._column]]
         found = self._portal.call(self._all, heard)
         said = {**batch, self._to: np.array([as_text(x) for x in found], dtype=object)}
         if self._segments is not None:
@@ -162,7 +162,7 @@ class Transcribe(_Worker):
             said[self._segments] = np.array(told, dtype=object)
         return said
 
-    def _heard(self, given: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401 bytes or samples
+    def _read_recording(self, given: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401 bytes or samples
         """A recording at the model's rate."""
         if isinstance(given, bytes):
             return resampled(*models.read_wav(given))

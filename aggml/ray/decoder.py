@@ -15,7 +15,7 @@ import numpy as np
 
 from aggml import InvalidState
 from aggml.models import ModelError
-from aggml.models.stages import CHUNK, Best, Lifetime, check, rounded
+from aggml.models.stages import CHUNK, Best, Lifetime, check, round_up
 from aggml.ray.dispatch import Dispatcher, ResultForm
 from aggml.ray.errors import StageLost
 from aggml.ray.step import Ask
@@ -84,7 +84,7 @@ class PipelineDecoder:
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
-        self.ctx: int = rounded(ctx)
+        self.ctx: int = round_up(ctx)
         self.sequences = sequences
         self.stages = stages
         self._dispatcher = Dispatcher(stages, micro_batches)

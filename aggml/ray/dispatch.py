@@ -9,7 +9,7 @@ slot, which the policy decides (engine.py), connections (wire.py), losses (decod
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -17,28 +17,18 @@ import numpy as np
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import post_here
 from aggml.ray.step import PipelineStep
-from aggml.ray.wire import raising
+from aggml.ray.wire import raise_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aggml.ray.stages import Stages
     from aggml.ray.step import Ask
-    from aggml.ray.wire import SentStep, Wire
+    from aggml.ray.wire import SentStep
 
 __all__ = ["Dispatcher", "PendingAsk", "ResultForm"]
 
 Array = Any  # numpy's, of one of several types
-
-
-class _Stages(Protocol):
-    """The stages, as `aggml.ray.stages.Stages` has them."""
-
-    epoch: int
-
-    @property
-    def wire(self) -> Wire | None: ...
-
-    def lost(self, error: BaseException) -> StageLost: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +93,7 @@ class Dispatcher:
         most: how many steps may be under way.
     """
 
-    def __init__(self, stages: _Stages, most: int) -> None:
+    def __init__(self, stages: Stages, most: int) -> None:
         self._stages = stages
         self._most = most
         self._waiting: list[PendingAsk] = []
@@ -170,19 +160,19 @@ class Dispatcher:
         assert post is not None
 
         def landed(found: Callable[[], list[Array]]) -> None:
-            post(lambda: self._landed(flight, found))
+            post(lambda: self._land(flight, found))
 
         # `landed` must be called in any case, else the step would count as under way for ever.
         wire = self._stages.wire
         if wire is None:
-            landed(raising(StageLost("the stages are not connected")))
+            landed(raise_later(StageLost("the stages are not connected")))
             return
         try:
             flight.sent = wire.send(step, landed)
         except StageLost as error:
-            landed(raising(error))
+            landed(raise_later(error))
 
-    def _landed(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
+    def _land(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)
         try:
             _deal(flight.asked, found())

@@ -78,7 +78,7 @@ class PipelineEngine:
         """
         self._check(request, 1)
         request.number = next(self._numbers)
-        with self._locked():
+        with self._lock_slots():
             self._requests[request] = None
             self._shares.enter(request.caller)
         if request.constraint is not None:
@@ -137,7 +137,7 @@ class PipelineEngine:
         parker = Parker()
         try:
             while not request.over:
-                with self._locked():
+                with self._lock_slots():
                     if request.slot is None:
                         self._waiting[request] = parker
                         self._admit()
@@ -150,7 +150,7 @@ class PipelineEngine:
         raise request.error or EngineError("the request has ended")
 
     def _end(self, request: TextRequest) -> None:
-        with self._locked():
+        with self._lock_slots():
             self._in_step.discard(request)
             if request in self._yielding:
                 self._give_up(request)
@@ -159,7 +159,7 @@ class PipelineEngine:
             self._leave(request)
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def _lock_slots(self) -> Generator[None]:
         """A block that decides about slots; at its end, requests that have left are removed."""
         with self._lock:
             yield
@@ -233,7 +233,7 @@ class PipelineEngine:
             whole = request.needs_logits or request.adjuster is not None
             sampler = request.sampler
             assert sampler is not None
-            need = sampler.looks_at(decoder.vocabulary)
+            need = sampler.count_candidates(decoder.vocabulary)
             if request.computed == 0:
                 row = await decoder.prefill(slot, request.tokens)
                 best = _best(row, min(max(need, FEW), decoder.vocabulary))

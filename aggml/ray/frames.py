@@ -21,7 +21,7 @@ import aggml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Frame", "Frames", "MessageKind", "packed"]
+__all__ = ["Frame", "Frames", "MessageKind", "pack_message"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -51,11 +51,11 @@ class Frame:
     arrays: list[Array]
 
 
-def _padded(size: int) -> int:
+def _pad_size(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
-def packed(
+def pack_message(
     kind: MessageKind, value: object, arrays: Sequence[Array] = ()
 ) -> list[bytes | memoryview]:
     """The bytes of a message, in pieces: arrays are not copied if they are contiguous."""
@@ -65,7 +65,7 @@ def packed(
     for x in whole:
         if x.nbytes:
             body.append(x.reshape(-1).view(np.uint8).data)
-            body.append(bytes(_padded(x.nbytes) - x.nbytes))
+            body.append(bytes(_pad_size(x.nbytes) - x.nbytes))
     size = sum(len(x) for x in body)
     return [HEAD.pack(kind, len(meta), size) + meta, *body]
 
@@ -142,7 +142,7 @@ class Frames:
         for dtype, shape in shapes:
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
             arrays.append(self._body[at : at + size].view(dtype).reshape(shape))
-            at += _padded(size)
+            at += _pad_size(size)
         self._head, self._body, self._got = None, None, 0
         return Frame(kind, value, arrays)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http import Options
 
-__all__ = ["Behind", "Front", "Head", "answered"]
+__all__ = ["Behind", "Front", "Head", "stream_answer"]
 
 LARGEST: Final = 65 << 20  # bytes read of a body; above the replica's limit, so that it refuses
 ENDS: Final = 5.0  # seconds that the service has to end a request whose client has gone
@@ -53,7 +53,7 @@ class Head(NamedTuple):
 # -- in a replica
 
 
-async def answered(
+async def stream_answer(
     app: ASGIApp, head: Head, body: bytes, so_far: SoFar
 ) -> AsyncGenerator[Begin | BodyPart, None]:
     """The answer of an ASGI application: its head, then its body as it comes.
@@ -179,7 +179,7 @@ class Behind(Replica):
         """
         del pieces
         name = serve.get_replica_context().replica_id.unique_id.encode()
-        answer = answered(self._asgi_app, Head(*head), body, so_far)
+        answer = stream_answer(self._asgi_app, Head(*head), body, so_far)
         async with contextlib.aclosing(answer) as parts:
             async for part in parts:
                 if isinstance(part, Begin):
@@ -231,7 +231,7 @@ class Front:
             scope.get("root_path", ""),
         )  # fmt: skip
         answer = asyncio.create_task(self._answer(head, bytes(body), send))
-        watch = asyncio.create_task(_gone(receive))
+        watch = asyncio.create_task(_wait_until_gone(receive))
         try:
             await asyncio.wait([answer, watch], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -273,6 +273,6 @@ class Front:
             raise
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -20,7 +20,7 @@ import time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aggml.ray.frames import Frame, Frames, MessageKind, packed
+from aggml.ray.frames import Frame, Frames, MessageKind, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class Link(asyncio.BufferedProtocol):
     def send(self, kind: MessageKind, value: object, arrays: Sequence[Any] = ()) -> None:
         """Send a message; messages stay in order. `flowing` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
-            pieces = packed(kind, value, arrays)
+            pieces = pack_message(kind, value, arrays)
             if _PAUSES:
                 self._transport.writelines(pieces)
             else:
@@ -158,7 +158,7 @@ class Link(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         if self._frames is not None:
             return self._frames.room()
-        return memoryview(self._small)[: self._wanted() - len(self._proving)]
+        return memoryview(self._small)[: self._proof_bytes() - len(self._proving)]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
@@ -167,7 +167,7 @@ class Link(asyncio.BufferedProtocol):
                 self._came(frame)
             return
         self._proving += self._small[:nbytes]
-        if len(self._proving) == self._wanted():
+        if len(self._proving) == self._proof_bytes():
             got, self._proving = bytes(self._proving), bytearray()
             self._prove(got)
 
@@ -179,7 +179,7 @@ class Link(asyncio.BufferedProtocol):
 
     # -- proving
 
-    def _wanted(self) -> int:
+    def _proof_bytes(self) -> int:
         """How many bytes the other side's next message of the proof has."""
         if self._listens:
             return HELLO.size
@@ -203,7 +203,7 @@ class Link(asyncio.BufferedProtocol):
                 self._refuse("it does not know the key of this pipeline")
                 return
             self._transport.write(self._proof(b"listens"))
-            self._proved()
+            self._accept_proof()
             assert self._accepted is not None
             self._accepted(self)
         elif not self._theirs:
@@ -213,11 +213,11 @@ class Link(asyncio.BufferedProtocol):
                 HELLO.pack(MAGIC, self._mine, self.role, self.epoch, self._proof(b"connects"))
             )
         elif hmac.compare_digest(got, self._proof(b"listens")):
-            self._proved()
+            self._accept_proof()
         else:
             self._refuse("it does not know the key of this pipeline")
 
-    def _proved(self) -> None:
+    def _accept_proof(self) -> None:
         self._stop_timer()
         self._frames = Frames()
         self.proved.set_result(None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml import Backend, DType
     from aggml.models.stages import Decoder, Description, Layer, ModelFile
 
-__all__ = ["Measured", "Sample", "kinds", "measured", "samples", "spread"]
+__all__ = ["Measured", "Sample", "kinds", "measure_layers", "samples", "spread"]
 
 RUNS: Final = 7  # the fastest run counts: disturbances only make a run slower
 CONTEXT: Final = 256  # positions of the caches of a measured layer
@@ -91,7 +91,7 @@ def spread(sample: Sample, seconds: Sequence[float]) -> tuple[list[float], float
     return costs, max(0.0, last - costs[-1])
 
 
-async def measured(backend: Backend, path: Path, sample: Sample, cache: str) -> list[float]:
+async def measure_layers(backend: Backend, path: Path, sample: Sample, cache: str) -> list[float]:
     """Seconds of one token: for each measured layer, then for the last one.
 
     Cancellation: the layers are freed.

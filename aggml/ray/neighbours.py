@@ -62,7 +62,7 @@ class Neighbours:
         """Listen on an address of this node; returns it with its port."""
         if self._server is None:
             self._key = key
-            self._server, self._port = await listen(host, key, self, self._accepted)
+            self._server, self._port = await listen(host, key, self, self._accept)
         return host, self._port
 
     def begin(self, epoch: int) -> None:
@@ -106,7 +106,7 @@ class Neighbours:
 
     # -- incoming messages
 
-    def _accepted(self, found: Link) -> None:
+    def _accept(self, found: Link) -> None:
         assert found.role is not None
         if found.role is Role.CLOCK:
             self._clocks.add(found)
@@ -124,7 +124,7 @@ class Neighbours:
                 self._step(number, step, frame.arrays, now)
             )
             self._tasks[number] = task
-            task.add_done_callback(lambda done: self._done(number, done))
+            task.add_done_callback(lambda done: self._finish_step(number, done))
         elif frame.kind is MessageKind.CANCEL and frame.value in self._tasks:
             self._tasks[frame.value].cancel()
         elif frame.kind is MessageKind.LOST:
@@ -175,7 +175,7 @@ class Neighbours:
         after.send(kind, value, arrays)
         self._tell(number, came, went)
 
-    def _done(self, number: int, task: asyncio.Task[None]) -> None:
+    def _finish_step(self, number: int, task: asyncio.Task[None]) -> None:
         """Report a cancelled step as failed, also if it was cancelled before its task began."""
         if self._tasks.get(number) is task:
             del self._tasks[number]

@@ -19,7 +19,7 @@ from aggml.models.stages import (
     SHARE,
     Description,
     TextModel,
-    described,
+    describe_file,
     open_model,
     open_vocabulary,
     sources_of,
@@ -150,7 +150,7 @@ async def pipeline(
     actors = Stages(duties, [each] * stages, strategy, patience)
     await actors.place()
     if task.sample is not None:
-        task, edges = await _measured(actors, task, task.sample, speeds, limits, progress)
+        task, edges = await _measure(actors, task, task.sample, speeds, limits, progress)
     await actors.start(edges, progress)
     decoder = PipelineDecoder(
         actors, model, task.vocabulary, ctx=limit, sequences=slots,
@@ -197,7 +197,7 @@ async def _read(
     with await open_model(path) as file:
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         template = sources_of(file.metadata)
-        model = await described(file)
+        model = await describe_file(file)
         if not isinstance(model, Description):
             raise Unsupported(
                 f"[pipeline] {model.architecture} does not continue text, so it cannot be cut into "
@@ -226,7 +226,7 @@ class _Task:
     vocabulary: int
 
 
-async def _measured(
+async def _measure(
     actors: Stages,
     task: _Task,
     sample: Sample,
@@ -259,7 +259,7 @@ def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
             f"[pipeline] costs is {costs!r}: give 'measured', 'bytes' or a list of numbers"
         )
     sample = samples(kinds(model, file)) if costs == "measured" else None
-    return _Task(_used(file, model), _output(file), sizes, sample, vocabulary)
+    return _Task(_bytes_read(file, model), _output(file), sizes, sample, vocabulary)
 
 
 def _room(found: Sequence[Measured]) -> list[float]:
@@ -279,7 +279,7 @@ def _sizes(file: ModelFile, model: Description) -> list[float]:
     return [float(sum(_of_layer(file, i).values())) for i in range(len(model.layers))]
 
 
-def _used(file: ModelFile, model: Description) -> list[float]:
+def _bytes_read(file: ModelFile, model: Description) -> list[float]:
     """Bytes of each layer that one token reads; of experts only the share that is chosen."""
     name = f"{model.architecture}.expert"
     count = file.metadata.get(f"{name}_count")

@@ -97,7 +97,7 @@ def service(
         "max_ongoing_requests": each.sequences + each.max_waiting,
         "graceful_shutdown_timeout_s": drain,
         "ray_actor_options": {"num_cpus": threads, **_actor(resources or {})},
-        **_scaling(fewest, most, each.sequences, tokens),
+        **_scaling_options(fewest, most, each.sequences, tokens),
     }
     bound: Application
     if most == 1:
@@ -129,7 +129,7 @@ def _at_full_path(given: Any) -> Any:  # noqa: ANN401 a path, or a path and a sc
     return user_path(given).resolve()
 
 
-def _scaling(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str, Any]:
+def _scaling_options(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str, Any]:
     """Ray Serve's options for the number of replicas."""
     if fewest == most:
         return {"num_replicas": most}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ray.serve.request_router import RequestRouter
 
-from aggml.ray.routing import ReplicaPrefixes, ranked
+from aggml.ray.routing import ReplicaPrefixes, rank_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +32,8 @@ class ByPrefix(RequestRouter):
         """Begin with an empty table.
 
         Args:
-            kwargs: ``imbalance``, as for `routing.ranked`; ``most``, how many pieces are remembered
-                of each replica.
+            kwargs: ``imbalance``, as for `routing.rank_replicas`; ``most``, how many pieces are
+                remembered of each replica.
         """
         self._imbalance: int = kwargs["imbalance"]
         self._table = ReplicaPrefixes(kwargs.get("most", MOST_KNOWN))
@@ -52,7 +52,7 @@ class ByPrefix(RequestRouter):
         request = None if pending_request is None else pending_request.metadata.internal_request_id
         loads = self._loads(replicas, request)
         pieces = [] if pending_request is None else _pieces(pending_request)
-        order = ranked(pieces, loads, self._table, self._imbalance)
+        order = rank_replicas(pieces, loads, self._table, self._imbalance)
         if pending_request is not None and request is not None and order:
             self._under_way[request] = order[0], pending_request
             self._table.note(order[0], pieces)

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ReplicaPrefixes", "pieces_of", "ranked"]
+__all__ = ["ReplicaPrefixes", "pieces_of", "rank_replicas"]
 
 PIECE: Final = 256  # bytes
 MOST: Final = 1024  # the most pieces of a prompt that are used: 64,000 tokens
@@ -104,7 +104,7 @@ class ReplicaPrefixes:
         return len(self._held.get(replica, ()))
 
 
-def ranked(
+def rank_replicas(
     pieces: Sequence[bytes], loads: Mapping[str, int], table: ReplicaPrefixes, imbalance: int
 ) -> list[str]:
     """Replicas in the order of preference.

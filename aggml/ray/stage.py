@@ -19,7 +19,7 @@ import aggml
 from aggml.models.stages import Batch, Group, load_decoder, open_model
 from aggml.ray.errors import StageLost
 from aggml.ray.files import found
-from aggml.ray.measuring import Measured, measured
+from aggml.ray.measuring import Measured, measure_layers
 from aggml.ray.neighbours import Neighbours
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class StageActor:
         async with self._opening:
             path = await found(self._duty.source, self._files, self._tell)
             backend = self._opened_backend()
-            seconds = await measured(backend, path, sample, self._duty.cache)
+            seconds = await measure_layers(backend, path, sample, self._duty.cache)
         free, _ = backend.device.memory()
         return Measured(ray.get_runtime_context().get_node_id(), tuple(seconds), free)
 

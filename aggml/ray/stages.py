@@ -134,7 +134,7 @@ class Stages:
         """
         self._layers = tuple(layers)
         async with self._or_none():
-            self.facts = await self._opened(0, progress)
+            self.facts = await self._open_all(0, progress)
             await self._connect(0)
 
     @contextlib.asynccontextmanager
@@ -173,7 +173,7 @@ class Stages:
             )  # fmt: skip
             self.actors.append(actor.remote(duty, name))
 
-    async def _opened(
+    async def _open_all(
         self, epoch: int, progress: Callable[[int, int], None] | None = None
     ) -> list[Facts]:
         """Open all stages for an epoch, all at the same time."""
@@ -218,7 +218,7 @@ class Stages:
             with anyio.move_on_after(self._patience):
                 while True:
                     try:
-                        self.facts = await self._opened(epoch + 1)
+                        self.facts = await self._open_all(epoch + 1)
                         await self._connect(epoch + 1)
                     except (StageLost, *LOST) as error:
                         last = error

@@ -107,7 +107,7 @@ class PipelineTrace:
         seen = await self._stages.trace(on=False)
         last = await self._readings()
         self.stages = [
-            _aligned(facts, self._clock(facts.node, last[facts.node]), of)
+            _align(facts, self._clock(facts.node, last[facts.node]), of)
             for facts, of in zip(self._stages.facts, seen, strict=True)
         ]
 
@@ -158,7 +158,7 @@ def _spans(steps: Sequence[StepTimes], start: float, pid: int) -> list[dict[str,
     return found
 
 
-def _aligned(facts: Facts, clock: Clock, seen: Seen) -> StageTrace:
+def _align(facts: Facts, clock: Clock, seen: Seen) -> StageTrace:
     """A stage's records, with times converted to the driver's clock."""
     here = clock.here
     steps = [StepTimes(number, here(came), here(went)) for number, came, went in seen.steps]

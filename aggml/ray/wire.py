@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aggml.ray.clocks import asked
+from aggml.ray.clocks import ask_time
 from aggml.ray.errors import StageLost
 from aggml.ray.frames import MessageKind
 from aggml.ray.link import Link, Role, connect
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aggml.ray.frames import Frame
     from aggml.ray.step import PipelineStep
 
-__all__ = ["SentStep", "Wire", "raising"]
+__all__ = ["SentStep", "Wire", "raise_later"]
 
 
 class _Log(Protocol):
@@ -105,7 +105,7 @@ class Wire:
         Raises:
             StageLost: it does not answer.
         """
-        asking = asked(self._addresses[number], self._key, self._epoch)
+        asking = ask_time(self._addresses[number], self._key, self._epoch)
         try:
             return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
         except OSError as error:
@@ -158,7 +158,7 @@ class Wire:
         self, number: int, step: PipelineStep, tell: Callable[[Callable[[], Any]], None]
     ) -> None:
         if self._lost is not None:
-            tell(raising(self._lost))
+            tell(raise_later(self._lost))
             return
         self._landing[number] = tell
         if self._log.log is not None:
@@ -177,7 +177,7 @@ class Wire:
             self._land(frame.value, lambda: arrays)
         elif frame.kind is MessageKind.FAILED:
             number, error = frame.value
-            self._land(number, raising(error))
+            self._land(number, raise_later(error))
         elif frame.kind is MessageKind.LOST:
             number, why = frame.value
             self._fail(StageLost(f"stage {number} was lost: {why}", number))
@@ -205,10 +205,10 @@ class Wire:
             one.close()
         landing, self._landing = list(self._landing.values()), {}
         for tell in landing:
-            tell(raising(self._lost))
+            tell(raise_later(self._lost))
 
 
-def raising(error: BaseException) -> Callable[[], Any]:
+def raise_later(error: BaseException) -> Callable[[], Any]:
     """A function that raises the error."""
 
     def fail() -> Any:  # noqa: ANN401

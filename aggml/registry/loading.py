@@ -43,7 +43,7 @@ def _refuse(
     return error
 
 
-def _imported(candidate: Candidate) -> Any:  # noqa: ANN401 - a module, or what an entry point names
+def _import(candidate: Candidate) -> Any:  # noqa: ANN401 - a module, or what an entry point names
     try:
         return candidate.open()
     except (BackendLoadError, KeyboardInterrupt):
@@ -68,7 +68,7 @@ def _score(candidate: Candidate, module: object) -> int | None:
     return score
 
 
-def _registered(candidate: Candidate, module: object) -> Family:
+def _register(candidate: Candidate, module: object) -> Family:
     init = getattr(module, "aggml_backend_init", None)
     if init is None:
         raise _refuse(candidate, "it exports no aggml_backend_init")
@@ -102,11 +102,11 @@ def _load(candidate: Candidate) -> LoadResult:
         module: object = None
         score = None
         try:
-            module = _imported(candidate)
+            module = _import(candidate)
             score = _score(candidate, module)
             if score == 0:
                 raise _refuse(candidate, "not supported on this system (its score is 0)")
-            family = _registered(candidate, module)
+            family = _register(candidate, module)
         except BackendLoadError as error:
             candidates.forget(module)
             reason = str(error).removeprefix("[load] ").removeprefix(f"{candidate.source}: ")
@@ -155,17 +155,17 @@ def load(source: str | os.PathLike[str] | ModuleType) -> Family:
 # -- the best of many
 
 
-def _disabled() -> set[str]:
+def _disabled_names() -> set[str]:
     names = os.environ.get("AGGML_DISABLE_BACKENDS", "").split(",")
     return {name.strip().lower() for name in names} - {""}
 
 
-def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | LoadResult]:
+def _score_variants(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | LoadResult]:
     """The score of each candidate, or the reason why it cannot be used."""
     for variant in variants:
         module: object = None
         try:
-            module = _imported(variant)
+            module = _import(variant)
             score = _score(variant, module)
         except BackendLoadError as error:
             yield _note(variant, "failed", str(error.__cause__ or error), error=error)
@@ -183,7 +183,7 @@ def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | L
 def _load_best(found: list[Candidate]) -> Iterator[LoadResult]:
     """Load the best variant of one family; if no variant loads, the first plain plug-in."""
     name = found[0].name
-    if name in _disabled():
+    if name in _disabled_names():
         for candidate in found:
             yield _note(candidate, "skipped", "switched off by AGGML_DISABLE_BACKENDS")
         return
@@ -191,7 +191,7 @@ def _load_best(found: list[Candidate]) -> Iterator[LoadResult]:
     queue: list[tuple[int | None, Candidate]] = [(None, candidate) for candidate in mine]
     if not mine:
         scored: list[tuple[int, Candidate]] = []
-        for entry in _scored(c for c in found if c.variant):
+        for entry in _score_variants(c for c in found if c.variant):
             if isinstance(entry, LoadResult):
                 yield entry
             else:

@@ -17,6 +17,8 @@ from aggml.process.alive import list_alive
 from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
+    import threading
+
     from aggml.registry.report import LoadResult
 
 __all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "RegistryTable", "table"]
@@ -40,7 +42,7 @@ class RegistryTable:
 
     def __init__(self) -> None:
         # Reentrant: a plug-in may look for devices while it is loaded.
-        self.lock = new_rlock()
+        self.lock: threading.RLock = new_rlock()
         self.entries: list[Entry] = []
         self.sources: dict[str, Family] = {}  # the family that a file or module provided
         self.results: dict[str, LoadResult] = {}  # the latest of each candidate

@@ -20,6 +20,7 @@ from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from aggml.backend import Backend
@@ -219,7 +220,7 @@ class Planner:
         self._backends = backends
         self._types = types
         self._op_offload = op_offload
-        self.lock = new_rlock()
+        self.lock: threading.RLock = new_rlock()
         self.side = side
         self.memory: SharedBuffers = SharedBuffers()
         self.last: PlannedGraph | None = None

@@ -181,7 +181,7 @@ class StreamBatch:
     def commit(self) -> list[list[_native.Op]]:
         """Enqueue all collected operations, attach them to their Futures; on error `drop` all."""
         if not self._groups:
-            self._applied()
+            self._apply()
             return []
         try:
             ops = self._enqueue()
@@ -192,13 +192,13 @@ class StreamBatch:
             attach(future, ops[group][at : at + n])
         for future, parts in self._joins:
             future.join(parts)
-        self._applied()
+        self._apply()
         return ops
 
     def _enqueue(self) -> list[list[_native.Op]]:
         return submit(self._groups)
 
-    def _applied(self) -> None:
+    def _apply(self) -> None:
         """Make the changes that wait for the calls to be enqueued; the batch is empty then."""
         states, hooks = self.states, self._hooks
         self.states, self._hooks, self._undo = {}, [], []

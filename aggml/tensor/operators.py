@@ -114,7 +114,7 @@ class Operators:
         return self.made_by["getitem"](self, index)  # type: ignore[no-any-return]
 
 
-def _refused(sign: str) -> Callable[..., NoReturn]:
+def _make_refusal(sign: str) -> Callable[..., NoReturn]:
     def refuse(self: Operators, *other: object) -> NoReturn:
         self.made_by["refuse"](self, sign, *other)
         raise AssertionError
@@ -142,4 +142,4 @@ REFUSED: Final = {
     **dict.fromkeys(("float", "int", "complex"), "number of a"),
 }
 for _name, _sign in REFUSED.items():  # assigned here: type checkers tell of their use, too
-    setattr(Operators, f"__{_name}__", _refused(_sign))
+    setattr(Operators, f"__{_name}__", _make_refusal(_sign))

@@ -15,6 +15,7 @@ from aggml.process.locks import new_rlock
 from aggml.process.numbers import Numbers
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
 
@@ -35,7 +36,7 @@ __all__ = [
 #: Held while tensors get a place, or lose it. "It has no place" and "now it has one" are a single
 #: step for all threads, and so are all places of one graph. It is reentrant, because the hooks of
 #: buffers and the garbage collector may run in between; nobody waits with it for another thread.
-placing = new_rlock()
+placing: threading.RLock = new_rlock()
 
 
 class BufferUsage(IntEnum):

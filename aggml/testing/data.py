@@ -18,7 +18,7 @@ from aggml.testing.fixtures import Array, DeviceFixtures, holding, placed, ramp
 
 __all__ = ["DataTests"]
 
-NUMPY = {
+NUMPY: dict[str, Any] = {
     "f32": np.float32,
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,

@@ -49,17 +49,17 @@ class DeviceFixtures:
     @pytest.fixture
     def be(self, device: aggml.Device) -> Iterator[aggml.Backend]:
         """An open backend of the device."""
-        yield from _opened(device.backend())
+        yield from _open(device.backend())
 
     @pytest.fixture
     def other(self, device: aggml.Device) -> Iterator[aggml.Backend]:
         """A second open backend of the same device."""
-        yield from _opened(device.backend())
+        yield from _open(device.backend())
 
     @pytest.fixture
     def cpu(self) -> Iterator[aggml.Backend]:
         """An open backend of the CPU, for copies to the host and back."""
-        yield from _opened(aggml.get_device("CPU").backend())
+        yield from _open(aggml.get_device("CPU").backend())
 
     @pytest.fixture
     def rng(self, request: pytest.FixtureRequest) -> np.random.Generator:
@@ -67,7 +67,7 @@ class DeviceFixtures:
         return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
-def _opened(backend: aggml.Backend) -> Iterator[aggml.Backend]:
+def _open(backend: aggml.Backend) -> Iterator[aggml.Backend]:
     yield backend
     while backend.stream.native.release():
         pass

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from aggml.errors import InvalidState
-from aggml.memory.buffer import lying
+from aggml.memory.buffer import find_tensors
 from aggml.stream.observe import observers
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
     host = desc.host()
     if host is not None:
         start, end, writes, view = host
-        array, owner = _held(view.obj)
+        array, owner = _layout_of(view.obj)
         readable = array is not None and not writes
         found.append((start, end, writes, array, owner, _checksum(array) if readable else None))
     return found
@@ -384,7 +384,7 @@ def _where(start: int, end: int, array: _Layout | None) -> str:
     """The names of the tensors or the array at these bytes, for messages."""
     found = [
         f"bytes {max(start - at, 0)} to {min(end - at, tensor.nbytes)} of {tensor!r}"
-        for tensor, at in lying(start, end)
+        for tensor, at in find_tensors(start, end)
     ]
     if not found and array is not None:
         seen = array.__array_interface__
@@ -407,7 +407,7 @@ class _Layout:
         }
 
 
-def _held(given: object) -> tuple[_Layout | None, Callable[[], object]]:
+def _layout_of(given: object) -> tuple[_Layout | None, Callable[[], object]]:
     """The layout of an array and a weak reference to its owner, so that nothing is kept alive."""
     owner = given
     while isinstance(owner, np.ndarray) and owner.base is not None:

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aggml.errors import InvalidArgument
-from aggml.memory.buffer import lying
+from aggml.memory.buffer import find_tensors
 from aggml.process import html
 from aggml.process.paths import user_path
 from aggml.stream.observe import observers
@@ -171,13 +171,13 @@ class Trace:
         suffix = user_path(path).suffix.lower()
         if suffix not in {".html", ".svg"}:
             raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends with neither .svg nor .html")
-        events, arrows = self._drawn()
+        events, arrows = self._find_drawn()
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
         drawn = (page if suffix == ".html" else svg)(events, arrows, title)
         user_path(path).write_text(drawn, encoding="utf-8")
 
-    def _drawn(self) -> tuple[list[TraceEvent], list[Arrow]]:
+    def _find_drawn(self) -> tuple[list[TraceEvent], list[Arrow]]:
         """What a picture shows: the work, and the waits between it."""
         done, arrows = self._read()
         notes = len(done) - len(self._notes)
@@ -187,7 +187,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """For notebooks: the timeline."""
-        events, arrows = self._drawn()
+        events, arrows = self._find_drawn()
         return svg(events, arrows) if events else html.plain(repr(self))
 
     def __repr__(self) -> str:
@@ -257,7 +257,7 @@ def _facts(
     for start, end, _ in desc.ranges():
         found = known.get((start, end))
         if found is None:
-            found = known[start, end] = tuple(t.name for t, _ in lying(start, end) if t.name)
+            found = known[start, end] = tuple(t.name for t, _ in find_tensors(start, end) if t.name)
         names.update(dict.fromkeys(found))
     return name, tuple(names)[:_MOST_NAMES], None
 

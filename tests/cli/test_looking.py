@@ -16,7 +16,7 @@ from models import random_models
 
 import aggml
 from aggml.cli.bench import work_of
-from aggml.cli.ops import node_of, supported
+from aggml.cli.ops import find_types, node_of
 from aggml.devices.sim import SimDevice
 from aggml.models.small import write_small
 from aggml.ops.table import IDLE, OPS
@@ -128,8 +128,8 @@ def test_ops_lists_what_a_device_computes() -> None:
 
 def test_what_a_device_leaves_out_is_seen() -> None:
     device = SimDevice("S", unsupported=("soft_max",))
-    assert supported(device, "soft_max") == {}
-    assert supported(device, "rms_norm") == {"a": ["f32"]}
+    assert find_types(device, "soft_max") == {}
+    assert find_types(device, "rms_norm") == {"a": ["f32"]}
 
 
 def test_an_op_that_is_not_there_is_named() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aggml
 from aggml.models.tokenizers.cuts import CUTS
-from aggml.models.tokenizers.longest import escaped
+from aggml.models.tokenizers.longest import escape_token
 from aggml.models.tokenizers.vocabulary import SPACE, letters
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _longest(r: random.Random) -> dict[str, Any]:
     raw = dict.fromkeys(bytes([i]) for i in range(256))
     raw |= dict.fromkeys(x.encode() for x in _parts(r, " "))
     special = [x for x in dict.fromkeys(special) if x.encode() not in raw]
-    tokens = [*special, *map(escaped, raw)]
+    tokens = [*special, *map(escape_token, raw)]
     return {
         "tokenizer.ggml.model": "rwkv",
         "tokenizer.ggml.tokens": tokens,

@@ -67,7 +67,7 @@ def test_every_architecture_has_a_layout() -> None:
     described = {layout.architecture for layout in layouts}
     heard = {"whisper"}  # its weights are in speech_file.py, and it is tested in test_speech.py
     heard |= {"t5", "t5encoder"}  # encoder_decoders.py and test_t5.py
-    assert described | heard == {*catalogue._found()}
+    assert described | heard == {*catalogue._find_all()}
 
 
 def test_the_page_of_models_has_every_layout() -> None:

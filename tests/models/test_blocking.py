@@ -38,7 +38,14 @@ from aggml.models import (
     load,
 )
 from aggml.models.host import ModelUse
-from aggml.models.portal import BlockingObject, BlockingStream, _portal, _portals, plain, wrapped
+from aggml.models.portal import (
+    BlockingObject,
+    BlockingStream,
+    _portal,
+    _portals,
+    as_blocking,
+    plain,
+)
 from aggml.models.small import write_small
 
 if TYPE_CHECKING:
@@ -190,7 +197,7 @@ def test_an_asynchronous_generator_is_closed_when_its_iterator_is() -> None:
 
     for leave in (lambda x: x.close(), lambda _: None):
         ended.clear()
-        stream = wrapped(numbers())
+        stream = as_blocking(numbers())
         assert [next(stream), next(stream)] == [0, 1]
         leave(stream)
         del stream

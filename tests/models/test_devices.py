@@ -17,7 +17,7 @@ from models import random_models
 import aggml
 from aggml.devices.sim import SimDevice
 from aggml.models.decoder import Decoder
-from aggml.models.dividing import divided
+from aggml.models.dividing import divide_layers
 from aggml.models.small import write_small
 
 if TYPE_CHECKING:
@@ -178,14 +178,14 @@ async def test_only_a_backend_or_a_scheduler_is_taken(small: Path) -> None:
 def test_layers_are_divided_by_memory_and_stay_in_order() -> None:
     tensors = {f"blk.{i}.w": 10 for i in range(6)} | {"output.weight": 10, "token_embd.weight": 99}
     caches = [5] * 6
-    assert divided(tensors, caches, [1000]).layers == (0,) * 6
-    assert divided(tensors, caches, [1000, 1000]).layers == (0, 0, 0, 1, 1, 1)
-    assert divided(tensors, caches, [1000, 3000]).layers == (0, 0, 1, 1, 1, 1)
-    few = divided(tensors, caches, [40])
+    assert divide_layers(tensors, caches, [1000]).layers == (0,) * 6
+    assert divide_layers(tensors, caches, [1000, 1000]).layers == (0, 0, 0, 1, 1, 1)
+    assert divide_layers(tensors, caches, [1000, 3000]).layers == (0, 0, 1, 1, 1, 1)
+    few = divide_layers(tensors, caches, [40])
     assert (few.layers, few.ends, few.rest) == ((1, 1, 1, 1, 0, 0), 0, 1)
-    none = divided(tensors, caches, [0])
+    none = divide_layers(tensors, caches, [0])
     assert (none.layers, none.ends) == ((1,) * 6, 1)
-    assert divided(tensors, caches, []).layers == (0,) * 6
+    assert divide_layers(tensors, caches, []).layers == (0,) * 6
     assert [few.of(x) for x in ("blk.5.w", "blk.0.w", "output.weight", "token_embd.weight")] == [
         0, 1, 0, 1
     ]  # fmt: skip
@@ -200,7 +200,7 @@ def test_no_device_gets_more_than_it_has() -> None:
         free = [int(x) for x in random.integers(0, 200, int(random.integers(1, 4)))]
         first = int(random.integers(0, 3))
         tensors = {f"blk.{first + i}.w": size for i, size in enumerate(sizes)} | {"output.w": 7}
-        division = divided(tensors, caches, free, first)
+        division = divide_layers(tensors, caches, free, first)
         mine = division.layers[first:]
         order = [-1 if k == len(free) else k for k in (*mine, division.ends)]
         assert order == sorted(order)

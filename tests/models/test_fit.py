@@ -21,7 +21,7 @@ from aggml.models.description import Description
 from aggml.models.engine import speculation
 from aggml.models.fitting import _left_in_group, available
 from aggml.models.kv.paging import PAGE, PagedDecoder
-from aggml.models.kv.rows import rounded
+from aggml.models.kv.rows import round_up
 from aggml.models.memory import measure
 from aggml.models.small import write_small
 from aggml.models.weights import load_weights, open_model
@@ -236,7 +236,7 @@ async def test_only_written_pages_count(small: Path) -> None:
         edges = 2 * 4096 * len(decoder.caches.all)
         assert took[0] == 0
         for n, pages in zip((3, 1000, 2000), took[1:], strict=True):
-            assert n * row <= pages <= rounded(n) * row + edges  # attention reads whole steps
+            assert n * row <= pages <= round_up(n) * row + edges  # attention reads whole steps
         for give_back in decoder.forget_parts(1):
             give_back()
         assert measure(decoder).pages <= edges

@@ -28,7 +28,7 @@ from aggml.models.speech.live import (
 )
 from aggml.models.speech.prompts import prompts
 from aggml.models.speech.special import Special
-from aggml.models.speech.windows import Asked, Said, Window
+from aggml.models.speech.windows import SpeechOptions, Window, WindowText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -110,9 +110,9 @@ async def _after(model: SpeechModel, slot: int, ids: Sequence[int]) -> Any:
     return (await model._decoder.logits([*ids, 3], slot))[-1:]
 
 
-async def _said(model: SpeechModel, steps: list[int], **more: Any) -> Said:
+async def _said(model: SpeechModel, steps: list[int], **more: Any) -> WindowText:
     mel = spectrogram(speech_file.sound(6), 80)
-    asked = Asked("en", temperatures=(0.0,))
+    asked = SpeechOptions("en", temperatures=(0.0,))
     steps.clear()
     return await model._batches.submit(Window(mel, asked, most=20, **more))
 

@@ -19,7 +19,7 @@ from aggml.models import ModelError
 from aggml.models.checkpoints.config import Config
 from aggml.models.checkpoints.vocabularies import vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, VocabularyError, open_vocabulary
-from aggml.models.tokenizers.longest import escaped, unescaped
+from aggml.models.tokenizers.longest import escape_token, unescape_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,13 +92,13 @@ def test_a_text_neither_begins_nor_ends_with_a_token_and_a_turn_ends_with_two_li
 
 @pytest.mark.parametrize("token", [b"\\", b"'", b"\"'\\x41", b"\t\n\r\x00\xff", "ä€".encode(), b""])
 def test_escapes(token: bytes) -> None:
-    assert unescaped(escaped(token)) == token
-    assert escaped(token).isascii()
+    assert unescape_token(escape_token(token)) == token
+    assert escape_token(token).isascii()
 
 
 def test_half_an_escape_is_refused() -> None:
     with pytest.raises(VocabularyError, match="ends within an escape sequence"):
-        unescaped("a\\")
+        unescape_token("a\\")
 
 
 def test_a_byte_that_no_token_has_is_the_unknown_one() -> None:

@@ -47,7 +47,7 @@ async def test_looking_for_architectures_and_devices(
     packages, devices = Noted(entry_points), Noted(aggml.best_device)
     monkeypatch.setattr(catalogue, "entry_points", packages)
     monkeypatch.setattr(aggml, "best_device", devices)
-    catalogue._found.cache_clear()
+    catalogue._find_all.cache_clear()
     async with await aggml.models.load(small) as model:
         assert model.architecture == "llama"
     assert packages.only_elsewhere()
@@ -58,7 +58,7 @@ async def test_opening_for_the_service(small: Path, monkeypatch: pytest.MonkeyPa
     packages, templates = Noted(entry_points), Noted(ChatTemplate)
     monkeypatch.setattr(catalogue, "entry_points", packages)
     monkeypatch.setattr(text_model, "ChatTemplate", templates)
-    catalogue._found.cache_clear()
+    catalogue._find_all.cache_clear()
     async with (
         aggml.get_device("CPU").backend() as backend,
         load_served(small, backend, Limits(slots=1, ctx=256)) as served,

@@ -23,7 +23,7 @@ from aggml.models.speech.deciding import SpeechRules, compression
 from aggml.models.speech.features import spectrogram
 from aggml.models.speech.segments import _parts
 from aggml.models.speech.special import LANGUAGES, Special
-from aggml.models.speech.windows import UNSURE, Said, Window
+from aggml.models.speech.windows import UNSURE, Window, WindowText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -180,8 +180,8 @@ def test_text_that_repeats_itself_is_told_by_zlib() -> None:
     assert compression("") == 0
 
 
-def _said(tokens: list[int]) -> Said:
-    return Said(tokens, "en", 0.0, -0.1, 1.0, 0.0)
+def _said(tokens: list[int]) -> WindowText:
+    return WindowText(tokens, "en", 0.0, -0.1, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def _said(tokens: list[int]) -> Said:
 def test_a_text_is_a_guess_below_the_same_bound_for_silence_and_belief(
     logprob: float, silent: bool
 ) -> None:
-    quiet = Said(THEN, "en", 0.0, logprob, 1.0, no_speech=0.9)
+    quiet = WindowText(THEN, "en", 0.0, logprob, 1.0, no_speech=0.9)
     assert quiet.silent == silent
     assert quiet.believed  # as silence, or as text
     assert replace(quiet, no_speech=0.1).believed != silent
@@ -252,16 +252,16 @@ async def test_a_window_is_heard_once_at_all_temperatures(
         await listen(windows, *more)
 
     monkeypatch.setattr(model._listener, "listen", counted)
-    monkeypatch.setattr(Said, "believed", False)
+    monkeypatch.setattr(WindowText, "believed", False)
     said = await model._batches.submit(Window(spectrogram(sound(30), 80), _asked(0.0, 0.5, 1.0)))
     assert said.temperature == 1.0
     assert heard == [1]
 
 
 def _asked(*temperatures: float) -> Any:
-    from aggml.models.speech.windows import Asked
+    from aggml.models.speech.windows import SpeechOptions
 
-    return Asked("en", temperatures=temperatures, seed=1)
+    return SpeechOptions("en", temperatures=temperatures, seed=1)
 
 
 async def test_the_first_temperature_whose_text_is_believed_counts(model: SpeechModel) -> None:

@@ -14,7 +14,7 @@ from aggml.models.chat.asking import read_tools
 from aggml.models.chat.tools import FORMATS
 from aggml.models.chat.tools.format import JsonFormat
 from aggml.models.engine.constraints import Grammars
-from aggml.models.engine.grammars import Grammar, closed
+from aggml.models.engine.grammars import Grammar, close_objects
 from aggml.models.small import tokens
 from aggml.models.tokenizers import open_vocabulary
 
@@ -129,11 +129,11 @@ def test_a_call_without_a_mark_has_the_arguments_of_its_strict_function(
 def test_objects_of_arguments_have_the_properties_that_are_named() -> None:
     inner = {"type": "object", "properties": {"a": {}}, "required": ["a"]}
     shut = inner | {"additionalProperties": False}
-    assert closed(inner) == shut
-    assert closed({"type": "object", "properties": {}})["additionalProperties"] is False
+    assert close_objects(inner) == shut
+    assert close_objects({"type": "object", "properties": {}})["additionalProperties"] is False
     nested = {"type": "object", "properties": {"x": {"type": "array", "items": inner}},
               "$defs": {"D": inner}}  # fmt: skip
-    found = closed(nested)
+    found = close_objects(nested)
     assert found["properties"]["x"]["items"] == found["$defs"]["D"] == shut
 
 
@@ -150,4 +150,4 @@ def test_objects_of_arguments_have_the_properties_that_are_named() -> None:
     ],
 )
 def test_schemas_that_say_what_else_there_may_be_stay_as_they_are(schema: dict[str, Any]) -> None:
-    assert closed(schema) == schema
+    assert close_objects(schema) == schema

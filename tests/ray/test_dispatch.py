@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import numpy as np
@@ -13,6 +13,9 @@ import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 from aggml.ray.dispatch import Dispatcher, PendingAsk, ResultForm
 from aggml.ray.errors import StageLost
 from aggml.ray.step import Ask, PipelineStep
+
+if TYPE_CHECKING:
+    from aggml.ray.stages import Stages
 
 
 class _Wire:
@@ -48,6 +51,10 @@ class _Stages:
         return StageLost(str(error))
 
 
+def _dispatcher(stages: _Stages, most: int) -> Dispatcher:
+    return Dispatcher(cast("Stages", stages), most)
+
+
 def _ask(dispatcher: Dispatcher, slot: int, best: int = 1) -> PendingAsk:
     return dispatcher.queue(Ask(slot, 9, (5,), 0, 1, last=True), ResultForm(best))
 
@@ -58,7 +65,7 @@ def _under_way(stages: _Stages) -> list[list[int]]:
 
 async def test_slots_are_shared_among_the_steps_under_way() -> None:
     stages = _Stages()
-    dispatcher = Dispatcher(stages, 2)
+    dispatcher = _dispatcher(stages, 2)
     asked = [_ask(dispatcher, slot) for slot in range(6)]
     # a step starts at once and does not wait until it is full
     assert _under_way(stages) == [[0], [1]]
@@ -72,7 +79,7 @@ async def test_slots_are_shared_among_the_steps_under_way() -> None:
 
 async def test_each_ask_gets_its_rows_and_as_many_of_the_best_as_it_wants() -> None:
     stages = _Stages()
-    dispatcher = Dispatcher(stages, 1)
+    dispatcher = _dispatcher(stages, 1)
     first = _ask(dispatcher, 7)
     both = [_ask(dispatcher, 2, best=1), _ask(dispatcher, 3, best=4)]
     stages.wire.end()
@@ -86,7 +93,7 @@ async def test_each_ask_gets_its_rows_and_as_many_of_the_best_as_it_wants() -> N
 
 async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang() -> None:
     stages = _Stages()
-    dispatcher = Dispatcher(stages, 1)
+    dispatcher = _dispatcher(stages, 1)
     flying, waiting = _ask(dispatcher, 0), _ask(dispatcher, 1)
     stages.epoch = 1
     stages.wire.fail(StageLost("gone"))
@@ -100,7 +107,7 @@ async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang(
 
 async def test_what_is_withdrawn_while_it_waits_is_not_sent() -> None:
     stages = _Stages()
-    dispatcher = Dispatcher(stages, 1)
+    dispatcher = _dispatcher(stages, 1)
     first, second, third = (_ask(dispatcher, slot) for slot in range(3))
     second.withdraw()
     stages.wire.end()
@@ -120,7 +127,7 @@ async def test_a_wire_that_breaks_while_it_is_sent_to_gives_its_place_back() -> 
 
     stages.wire = _Wire()
     stages.wire.send = refuse
-    dispatcher = Dispatcher(stages, 1)
+    dispatcher = _dispatcher(stages, 1)
     first, second = _ask(dispatcher, 0), _ask(dispatcher, 1)
     with anyio.fail_after(300):
         with pytest.raises(StageLost, match="closed"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import aggml
 import aggml.ray.link
-from aggml.ray.frames import Frames, MessageKind, packed
+from aggml.ray.frames import Frames, MessageKind, pack_message
 from aggml.ray.link import KEY_BYTES, Link, Role, connect, listen
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -
             for dtype, shape in described
         ]
         made.append((kind, i, values))
-        for piece in packed(kind, i, values):
+        for piece in pack_message(kind, i, values):
             stream += piece
     frames, got, at = Frames(), [], 0
     while at < len(stream):
@@ -87,7 +87,7 @@ def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -
 
 def test_a_value_larger_than_a_block_and_an_array_larger_than_that() -> None:
     value, array = b"x" * 300_000, np.arange(200_000, dtype=np.float32)
-    stream = b"".join(packed(MessageKind.STEP, value, [array[::2], array]))
+    stream = b"".join(pack_message(MessageKind.STEP, value, [array[::2], array]))
     frames, got, at = Frames(), [], 0
     while at < len(stream):
         room = frames.room()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 
-from aggml.ray.routing import ReplicaPrefixes, pieces_of, ranked
+from aggml.ray.routing import ReplicaPrefixes, pieces_of, rank_replicas
 
 
 def body(**given: Any) -> bytes:
@@ -69,20 +69,20 @@ def test_the_longest_beginning_wins_unless_its_replica_is_busy() -> None:
     long = pieces_of(body(prompt="a" * 900))
     table.note("x", long)
     table.note("y", long[:1])
-    assert ranked(long, {"x": 0, "y": 0, "z": 0}, table, 4) == ["x", "y", "z"]
-    assert ranked(long, {"x": 3, "y": 0, "z": 0}, table, 4)[0] == "x"
-    assert ranked(long, {"x": 4, "y": 0, "z": 0}, table, 4)[0] == "y"
-    assert ranked(long, {"x": 4, "y": 4, "z": 0}, table, 4) == ["z", "y", "x"]
+    assert rank_replicas(long, {"x": 0, "y": 0, "z": 0}, table, 4) == ["x", "y", "z"]
+    assert rank_replicas(long, {"x": 3, "y": 0, "z": 0}, table, 4)[0] == "x"
+    assert rank_replicas(long, {"x": 4, "y": 0, "z": 0}, table, 4)[0] == "y"
+    assert rank_replicas(long, {"x": 4, "y": 4, "z": 0}, table, 4) == ["z", "y", "x"]
     # the replica with the fewest remembered pieces comes first
-    assert ranked([], {"x": 0, "y": 0, "z": 0}, table, 4) == ["z", "y", "x"]
-    assert ranked([], {}, table, 4) == []
+    assert rank_replicas([], {"x": 0, "y": 0, "z": 0}, table, 4) == ["z", "y", "x"]
+    assert rank_replicas([], {}, table, 4) == []
 
 
 def test_no_replica_gets_further_ahead_than_it_may() -> None:
     table, loads = ReplicaPrefixes(100), dict.fromkeys("wxyz", 0)
     pieces = pieces_of(body(prompt="a" * 900))
     for _ in range(100):
-        first = ranked(pieces, loads, table, 5)[0]
+        first = rank_replicas(pieces, loads, table, 5)[0]
         loads[first] += 1
         table.note(first, pieces)
         assert max(loads.values()) - min(loads.values()) <= 5
@@ -94,7 +94,7 @@ def test_beginnings_spread_and_stay() -> None:
     idle = dict.fromkeys("xyz", 0)
     first = []
     for pieces in begins:
-        first.append(ranked(pieces, idle, table, 2)[0])
+        first.append(rank_replicas(pieces, idle, table, 2)[0])
         table.note(first[-1], pieces)
     assert set(Counter(first).values()) == {3}
-    assert [ranked(pieces, idle, table, 2)[0] for pieces in begins] == first
+    assert [rank_replicas(pieces, idle, table, 2)[0] for pieces in begins] == first

@@ -12,7 +12,7 @@ import pytest
 from serve.support import GREEDY, events, serving
 
 from aggml.models.small import write_small
-from aggml.serve.http.kept import Store
+from aggml.serve.http.kept import ResponseStore
 from aggml.serve.http.schema import RequestError
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ async def test_pictures_and_addresses_are_refused_and_never_fetched(file: Path) 
 
 
 def test_the_answers_that_are_kept_are_bounded_and_their_owner_s() -> None:
-    store = Store(most=3, size=1000)
+    store = ResponseStore(most=3, size=1000)
     for i in range(5):
         store.add(f"r{i}", "ann", [{"n": i}], {"id": i})
     assert len(store) == 3

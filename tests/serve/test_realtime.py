@@ -444,9 +444,9 @@ async def test_hundreds_of_sessions_with_hang_ups_at_every_point_leave_nothing(
 
 
 def _said(window: Any) -> Any:
-    from aggml.models.speech.windows import Said
+    from aggml.models.speech.windows import WindowText
 
-    return Said([100, 200], window.asked.language or "en", 0.0, -0.1, 1.0, 0.0)
+    return WindowText([100, 200], window.asked.language or "en", 0.0, -0.1, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])

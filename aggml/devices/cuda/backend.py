@@ -138,7 +138,7 @@ class CUDABackend(DirectBackend):
         await super().prepare(graph)
         plan: Any = self._plan(graph, "Backend.prepare")
         await self.reserve(plan.scratch)
-        missing = _missing(plan)
+        missing = _find_missing(plan)
         if missing:
             await self.stream.call(_fetch, missing, operation="compile")
 
@@ -146,7 +146,7 @@ class CUDABackend(DirectBackend):
         return lowering(self._target, graph, memory)
 
     def _compute(self, plan: CUDAPlan, arena: Buffer | None) -> Future[None]:
-        missing = _missing(plan)
+        missing = _find_missing(plan)
         if not missing:
             return super()._compute(plan, arena)
         with self.stream.unit():
@@ -157,7 +157,7 @@ class CUDABackend(DirectBackend):
             return self.stream.together(parts, "graph_compute")
 
     def _direct(self, plan: CUDAPlan) -> bool:
-        return not _missing(plan)
+        return not _find_missing(plan)
 
 
 class _QueueMemory(GraphMemory):
@@ -181,7 +181,7 @@ class _QueueMemory(GraphMemory):
         return None
 
 
-def _missing(plan: CUDAPlan) -> list[Module]:
+def _find_missing(plan: CUDAPlan) -> list[Module]:
     return [module for module in plan.modules if not module.native.ready]
 
 

@@ -13,7 +13,7 @@ from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
-from aggml.devices.cuda.memory import CUDABufferType, PinnedBufferType, registered
+from aggml.devices.cuda.memory import CUDABufferType, PinnedBufferType, register_memory
 from aggml.devices.cuda.module import Module
 from aggml.errors import InvalidState
 from aggml.memory.buffer_type import Aside
@@ -71,7 +71,7 @@ class CUDADevice(Device):
         self.description: str = facts.name
         self.type = DeviceType.IGPU if facts.integrated else DeviceType.GPU
         self.caps: DeviceCaps = DeviceCaps(host_buffer=True, mmap=not facts.integrated)
-        self.device_id = facts.pci
+        self.device_id: str | None = facts.pci
         self.facts = facts
         self.kernels = kernels
         wanted = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
@@ -166,7 +166,7 @@ class CUDADevice(Device):
             InvalidHandle: no contiguous buffer object.
             DeviceError, AllocFailed: the system cannot pin it.
         """
-        return registered(self.native, memory, self.name)
+        return register_memory(self.native, memory, self.name)
 
     def module(self, name: str) -> Module:
         """The module of that name; it is compiled at its first use."""

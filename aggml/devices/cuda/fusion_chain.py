@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.plan import FusionChain
     from aggml.tensor import Tensor
 
-__all__ = ["append_words", "beginning", "ending", "fits"]
+__all__ = ["append_words", "begin_chain", "end_chain", "fits"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
 _VEC_COLUMNS: Final = 8  # up to this many columns the product kernels take one more operand
@@ -60,13 +60,13 @@ def _row(other: Tensor, lead: Tensor) -> bool:
     return other.dtype is DType.F32 and wide and other.nrows == 1
 
 
-def beginning(chain: FusionChain, address: Address) -> tuple[Tensor, Address]:
+def begin_chain(chain: FusionChain, address: Address) -> tuple[Tensor, Address]:
     """The first node, and an address function that makes its launches write the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     return lead, lambda tensor: address(last if tensor is lead else tensor)
 
 
-def ending(chain: FusionChain, launches: list[Launch], address: Address) -> list[Launch]:
+def end_chain(chain: FusionChain, launches: list[Launch], address: Address) -> list[Launch]:
     """The launches of the first node; those that write it also get the words for what follows."""
     lead = chain.nodes[0]
     if lead.op in _NORMS:

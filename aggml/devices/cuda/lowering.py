@@ -162,8 +162,8 @@ class CudaKernels:
         """The launches of the first node of a chain, which compute the other nodes as well."""
         if fusion_pair.is_pair(chain):
             return fusion_pair.launches(chain, address, scratch, fault, self._gpu)
-        lead, where = fusion_chain.beginning(chain, address)
-        return fusion_chain.ending(chain, self.launches(lead, where, scratch, fault), address)
+        lead, where = fusion_chain.begin_chain(chain, address)
+        return fusion_chain.end_chain(chain, self.launches(lead, where, scratch, fault), address)
 
     def module(self, name: str, arch: str) -> bytes:
         """The cubin of a module, see `Cubins.get`."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["CUDABufferType", "PinnedBufferType", "registered"]
+__all__ = ["CUDABufferType", "PinnedBufferType", "register_memory"]
 
 #: Kernels of quantized types may read whole groups of this many elements; ggml pads rows likewise.
 _ROW = 512
@@ -39,9 +39,9 @@ class CUDABufferType(BufferType):
 
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         self.name: str = device.name
-        self.device = device
+        self.device: Device = device
         self.native = native
-        self.aside = aside
+        self.aside: Aside | None = aside
 
     def alloc_size(self, tensor: Tensor) -> int:
         """``nbytes``; for quantized types plus what pads the last row to a multiple of 512."""
@@ -79,7 +79,7 @@ class PinnedBufferType(HostBufferType):
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         super().__init__("CUDA_Host", device)
         self.native = native
-        self.aside = aside
+        self.aside: Aside | None = aside
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes. Slow (milliseconds): allocate once, in a thread.
@@ -94,7 +94,7 @@ class PinnedBufferType(HostBufferType):
 
 
 @contextmanager
-def registered(native: _native.CudaDevice, memory: object, name: str) -> Iterator[None]:
+def register_memory(native: _native.CudaDevice, memory: object, name: str) -> Iterator[None]:
     """Register host memory with the driver, for direct access, while the block lasts.
 
     Raises:

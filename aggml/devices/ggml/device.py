@@ -59,7 +59,7 @@ class GgmlDevice(Device):
         self.build = build
         self.name: str = facts["name"]
         self.description: str = facts["description"]
-        self.type = (_TYPES if facts["with_igpu"] else _OLD_TYPES)[facts["type"]]
+        self.type: DeviceType = (_TYPES if facts["with_igpu"] else _OLD_TYPES)[facts["type"]]
         self.device_id: str | None = facts["id"]
         self.remote: bool = facts["remote"]
         #: ggml's name of the backend: "Vulkan", "CPU".

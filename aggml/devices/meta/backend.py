@@ -15,10 +15,10 @@ import anyio
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.devices.meta.between import laid_out
+from aggml.devices.meta.between import lay_out_storages
 from aggml.devices.meta.memory import shard_of
 from aggml.devices.meta.parts import Divided, cuts, division_of, is_uneven, pieces, reads
-from aggml.devices.meta.rounds import dividing
+from aggml.devices.meta.rounds import divide_graph
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST, host_tensor
 from aggml.native import _native
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.backend import Device
     from aggml.devices.meta.memory import MetaBuffer
-    from aggml.devices.meta.round import DeviceCopy, Needed
+    from aggml.devices.meta.round import DeviceCopy, StorageUse
     from aggml.errors import AggmlError
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -296,7 +296,7 @@ class MetaBackend(Backend):
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[MetaPlan]:
         library = self._library
         takes = (lambda _: False) if library is None else library.takes
-        found = yield from dividing(graph, len(self.members), takes)
+        found = yield from divide_graph(graph, len(self.members), takes)
         blocks = self._place(found.between)
         plan = MetaPlan(graph)
         plan.blocks = blocks
@@ -315,10 +315,10 @@ class MetaBackend(Backend):
             plan.rounds.append(_Planned(sent, summed, graphs))
         return plan
 
-    def _place(self, needed: Sequence[Needed]) -> list[Buffer]:
+    def _place(self, needed: Sequence[StorageUse]) -> list[Buffer]:
         """Allocate the memory that rounds share; all plans share it, since plans run in turn."""
         alignment = self.buffer_type.alignment
-        offsets, size = laid_out(needed, alignment)
+        offsets, size = lay_out_storages(needed, alignment)
         with placing:  # another thread may compile, too: blocks only grow
             for i, member in enumerate(self.members):
                 if self._between[i].size < size:

@@ -13,12 +13,12 @@ from aggml.memory.buffer import align_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.devices.meta.round import Needed
+    from aggml.devices.meta.round import StorageUse
 
-__all__ = ["laid_out"]
+__all__ = ["lay_out_storages"]
 
 
-def laid_out(needed: Sequence[Needed], alignment: int) -> tuple[list[int], int]:
+def lay_out_storages(needed: Sequence[StorageUse], alignment: int) -> tuple[list[int], int]:
     """An offset for each storage, and the total bytes. Two alive in one round do not overlap."""
     offsets = [0] * len(needed)
     total = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from aggml.devices.meta.memory import shard_of
-from aggml.devices.meta.split import SplitState, shown
+from aggml.devices.meta.split import SplitState, view_on_devices
 from aggml.errors import Unsupported
 from aggml.tensor import checking, new_view
 
@@ -46,7 +46,7 @@ def division_of(tensor: Tensor) -> Divided:
     state = shard.state
     views = ((tensor.ne, tensor.nb, tensor.view_offs),) * len(shard.each)
     if state.is_divided:
-        found = shown(tensor.root, state, tensor)
+        found = view_on_devices(tensor.root, state, tensor)
         if found is None:
             raise Unsupported(
                 f"[MetaDevice] {tensor!r} is a view that takes unequal parts of the tensors of "
@@ -65,7 +65,7 @@ def is_uneven(tensor: Tensor) -> bool:
     if tensor.view_src is None:
         return False
     state = shard_of(tensor.root).state
-    return state.is_divided and shown(tensor.root, state, tensor) is None
+    return state.is_divided and view_on_devices(tensor.root, state, tensor) is None
 
 
 def slice_of(part: Tensor, axis: int, begin: int, extent: int) -> Tensor:

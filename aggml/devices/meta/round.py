@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aggml.devices.meta.memory import Each
     from aggml.tensor import Tensor
 
-__all__ = ["DeviceCopy", "Needed", "Round", "Rounds", "Summed"]
+__all__ = ["DeviceCopy", "DeviceSum", "Round", "Rounds", "StorageUse"]
 
 
 class DeviceCopy(NamedTuple):
@@ -23,7 +23,7 @@ class DeviceCopy(NamedTuple):
     to: Tensor
 
 
-class Summed(NamedTuple):
+class DeviceSum(NamedTuple):
     """A sum over all devices: the summand of each, and the tensor in which each gets the sum."""
 
     sources: Each
@@ -34,17 +34,17 @@ class Round(NamedTuple):
     """One round: transfers, then nodes that no device has to wait for.
 
     Attributes:
-        sent: the copies between devices before the nodes.
-        summed: the sums before the nodes, computed by a library of the devices.
+        copies: the copies between devices before the nodes.
+        sums: the sums before the nodes, computed by a library of the devices.
         nodes: the nodes of each device, in order.
     """
 
-    sent: list[DeviceCopy]
-    summed: list[Summed]
+    copies: list[DeviceCopy]
+    sums: list[DeviceSum]
     nodes: list[list[Tensor]]
 
 
-class Needed(NamedTuple):
+class StorageUse(NamedTuple):
     """A storage on each device that several rounds use, with its first and last round."""
 
     each: Each
@@ -61,4 +61,4 @@ class Rounds(NamedTuple):
     """
 
     rounds: list[Round]
-    between: list[Needed]
+    between: list[StorageUse]

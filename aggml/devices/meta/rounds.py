@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.devices.meta.memory import has_shard, lay_shard, shard_of
 from aggml.devices.meta.parts import slice_of
-from aggml.devices.meta.round import DeviceCopy, Needed, Round, Rounds, Summed
+from aggml.devices.meta.round import DeviceCopy, DeviceSum, Round, Rounds, StorageUse
 from aggml.devices.meta.rules import wanted_states
-from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, shown
+from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, view_on_devices
 from aggml.errors import Unsupported
 from aggml.ops.table import OPS, VIEWS, WRITES_MORE
 from aggml.tensor import change, cut, new_node, new_tensor, new_view
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["dividing"]
+__all__ = ["divide_graph"]
 
 
-def dividing(
+def divide_graph(
     graph: Graph, n: int, sums: Callable[[Tensor], bool] = lambda _: False
 ) -> Sliced[Rounds]:
     """Divide a placed graph among ``n`` devices, in small steps.
@@ -96,7 +96,7 @@ class _Draft:
     def done(self) -> Rounds:
         """The result, once all nodes were added."""
         between = [
-            Needed(self.made[first][1], self.made[first][0], last)
+            StorageUse(self.made[first][1], self.made[first][0], last)
             for first, last in self.last.items()
             if first.placement is None
         ]
@@ -145,7 +145,7 @@ class _Draft:
                 target = new_tensor(part.dtype, part.ne, cut(f"{part.name} (sent)"))
                 change(target, "frozen", True)
                 targets.append(target)
-                self.rounds[-1].sent.append(DeviceCopy(j, part, i, target))
+                self.rounds[-1].copies.append(DeviceCopy(j, part, i, target))
             there.append(self._note(tuple(targets)))
         behind = [each, *there]
         return [tuple([behind[(j - i) % self.n][i] for i in range(self.n)]) for j in range(self.n)]
@@ -204,7 +204,7 @@ class _Draft:
         )
         for target in targets:
             change(target, "frozen", True)
-        self.rounds[-1].summed.append(Summed(each, targets))
+        self.rounds[-1].sums.append(DeviceSum(each, targets))
         self.last[targets[0]] = self.now  # its plans are compiled for a fixed address
         return self._note(targets)
 
@@ -302,7 +302,7 @@ class _Draft:
         if state == SUM:
             self.get(root, WHOLE)
             state = WHOLE
-        found = shown(root, state, node) if state.is_divided else None
+        found = view_on_devices(root, state, node) if state.is_divided else None
         if state.is_divided and found is None:
             self.get(root, WHOLE)
         on = self.forms[root, WHOLE if found is None else state]
@@ -331,7 +331,7 @@ class _Draft:
         )
         state = self.state[root]
         if state.is_divided:
-            found = shown(root, state, node)
+            found = view_on_devices(root, state, node)
             states = None if found is None else self._states_for(node, found.state)
             if states is None or not _fits(node, states):
                 states = None

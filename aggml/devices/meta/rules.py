@@ -10,7 +10,7 @@ import struct
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, seen
+from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, view_of_extents
 from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
@@ -77,7 +77,11 @@ def _cont(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     block, size = a.dtype.blck_size, a.dtype.type_size
     row = a.ne[0] // block * size
     nb = (size, row, row * a.ne[1], row * a.ne[1] * a.ne[2])
-    found = seen((a.ne, nb), state, a, (node.ne, node.nb, 0)) if a.dtype is node.dtype else None
+    found = (
+        view_of_extents((a.ne, nb), state, a, (node.ne, node.nb, 0))
+        if a.dtype is node.dtype
+        else None
+    )
     return None if found is None else Wanted((state,), found.state)
 
 

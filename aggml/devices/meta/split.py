@@ -29,9 +29,9 @@ __all__ = [
     "SplitView",
     "can_hold",
     "check_state",
-    "seen",
-    "shown",
     "state_by_name",
+    "view_of_extents",
+    "view_on_devices",
 ]
 
 Extents = tuple[int, int, int, int]
@@ -231,7 +231,7 @@ class SplitView(NamedTuple):
     views: tuple[tuple[Extents, Extents, int], ...]
 
 
-def shown(root: Tensor, state: SplitState, view: Tensor) -> SplitView | None:
+def view_on_devices(root: Tensor, state: SplitState, view: Tensor) -> SplitView | None:
     """A view of a tensor that is split along an axis, as seen on each device.
 
     Args:
@@ -242,16 +242,16 @@ def shown(root: Tensor, state: SplitState, view: Tensor) -> SplitView | None:
     Returns:
         None if the view is not split where the bytes are. Then it needs the whole tensor.
     """
-    return seen((root.ne, root.nb), state, root, (view.ne, view.nb, view.view_offs))
+    return view_of_extents((root.ne, root.nb), state, root, (view.ne, view.nb, view.view_offs))
 
 
-def seen(
+def view_of_extents(
     storage: tuple[Extents, Extents],
     state: SplitState,
     like: Tensor,
     view: tuple[Extents, Extents, int],
 ) -> SplitView | None:
-    """`shown` for plain extents instead of tensors.
+    """`view_on_devices` for plain extents instead of tensors.
 
     Args:
         storage: its extents and strides.

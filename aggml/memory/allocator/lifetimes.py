@@ -127,7 +127,7 @@ def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
     return kept
 
 
-def _placing(
+def _place_in_arenas(
     graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor], linger: int = 0
 ) -> Sliced[dict[Tensor, tuple[int, int]]]:
     """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
@@ -282,7 +282,7 @@ def scratch_steps(
         for t in ts
         if t.view_src is None and is_wanted(t)
     }
-    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs), linger)
+    placed = yield from _place_in_arenas(graph, homes, kept_storages(graph, reuse_inputs), linger)
     return ScratchLayout({t: start for t, (start, _) in placed.items()}, arena.high)
 
 
@@ -348,7 +348,7 @@ def layout_steps(
     yield
     homes = {tensor: homes_by_id[number] for tensor, number in ids.items()}
     yield
-    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs))
+    placed = yield from _place_in_arenas(graph, homes, kept_storages(graph, reuse_inputs))
     mask = (1 << CHUNK_SHIFT) - 1
     slots = {
         t: Slot(ids[t], start >> CHUNK_SHIFT, start & mask, size)

@@ -69,7 +69,7 @@ def adapters_of(place: str, adapters: Any, control_vectors: Any = None) -> Given
                 f"[{place}] adapters has the name {shown(name)}, expected a text that requests "
                 "choose it by"
             )
-        named[name] = _scaled(place, f"adapters[{name!r}]", value)
+        named[name] = _read_scaled(place, f"adapters[{name!r}]", value)
     return GivenAdapters(named, (), vectors)
 
 
@@ -85,7 +85,7 @@ def scaled_files(place: str, name: str, given: Any) -> tuple[ScaledFile, ...]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         forms = LIST if name != "adapters" else f"{LIST} or {{name: path}}"
         raise InvalidArgument(f"[{place}] {name} is {shown(given)}, expected {forms}")
-    return tuple(_scaled(place, f"{name}[{i}]", x) for i, x in enumerate(given))
+    return tuple(_read_scaled(place, f"{name}[{i}]", x) for i, x in enumerate(given))
 
 
 def refusal(place: str, given: GivenAdapters, architecture: str) -> InvalidArgument:
@@ -96,7 +96,7 @@ def refusal(place: str, given: GivenAdapters, architecture: str) -> InvalidArgum
     )
 
 
-def _scaled(place: str, name: str, given: Any) -> ScaledFile:
+def _read_scaled(place: str, name: str, given: Any) -> ScaledFile:
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
             raise InvalidArgument(

@@ -98,7 +98,7 @@ def read_adapter_folder(path: Path, base: FolderNames) -> dict[str, LowRank]:
     pairs = _pairs(where, SafeTensors.open(path / WEIGHTS), told)
     unknown = [*pairs]
     for one in base.maps:
-        found, unknown = _translated(pairs, one, base)
+        found, unknown = _translate(pairs, one, base)
         if not unknown:
             return found
     raise ModelError(
@@ -180,7 +180,7 @@ def _of_module(told: Mapping[str, Any], patterns: str, name: str, module: str) -
     return told.get(name)
 
 
-def _translated(
+def _translate(
     pairs: Mapping[str, LowRank], of: Checkpoint, base: FolderNames
 ) -> tuple[dict[str, LowRank], list[str]]:
     """The changes under the model's names, and the modules that the map has no matrix for."""

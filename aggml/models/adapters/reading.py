@@ -57,7 +57,7 @@ class AdapterArrays:
     def nbytes(self) -> int:
         """Bytes that they take on devices."""
         found = sum(x.nbytes for x in self.directions.values())
-        for name in self._changed():
+        for name in self._names_of_changed():
             (rank, columns), rows = self._rank(name)[0], self._rank(name)[1]
             found += 4 * self._count * rank * (columns + rows)
         return found
@@ -67,7 +67,7 @@ class AdapterArrays:
         """Bytes, at most, for what the products with them add to the results of a step."""
         rows_and_columns = (
             rank + columns + rows
-            for (rank, columns), rows in map(self._rank, self._changed())
+            for (rank, columns), rows in map(self._rank, self._names_of_changed())
         )  # fmt: skip
         return 2 * 4 * CHUNK * max(rows_and_columns, default=0)  # two of them at a time
 
@@ -76,7 +76,7 @@ class AdapterArrays:
         """How many matrices a stack has."""
         return len(self.names) + 1 if self.names else 1
 
-    def _changed(self) -> list[str]:
+    def _names_of_changed(self) -> list[str]:
         """The names of all matrices that any of the adapters changes."""
         return list(dict.fromkeys(name for x in self.adapters for name in x))
 
@@ -111,7 +111,7 @@ class AdapterArrays:
         """
         wanted: dict[Backend, list[tuple[Tensor, Any]]] = {}
         stacks: dict[str, Stack] = {}
-        for name in self._changed():
+        for name in self._names_of_changed():
             a, b = await anyio.to_thread.run_sync(self.stack, name)
             short = name.removesuffix(".weight")
             made = Stack(

@@ -40,7 +40,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 
 
-def _rotated(config: Config) -> int:
+def _rotary_size(config: Config) -> int:
     """How many elements of each head have rotary positions.
 
     Raises:
@@ -76,7 +76,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **DECODER_KEYS,
         **EXPERT_KEYS,
-        "rope.dimension_count": _rotated,
+        "rope.dimension_count": _rotary_size,
         "expert_shared_count": "num_shared_experts",
         "expert_shared_feed_forward_length": lambda config: int(
             config.get("moe_shared_expert_intermediate_size")

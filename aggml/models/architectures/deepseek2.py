@@ -91,7 +91,7 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
     )
 
 
-def _unfolding(values: bool) -> Recipe:
+def _part_of_kv_b(values: bool) -> Recipe:
     """``attn_v_b`` (``values``) or ``attn_k_b``: a part of each head's rows of ``kv_b_proj``."""
 
     def sizes(config: Config) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def _unfolding(values: bool) -> Recipe:
     return Recipe(("layers.{i}.self_attn.kv_b_proj",), make, shape)
 
 
-def _gating(config: Config) -> int:
+def _gating_function(config: Config) -> int:
     """GGUF's number of the function that weighs experts."""
     told = config.get("scoring_func")
     if told is None:
@@ -148,8 +148,8 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.attn_q_b": "layers.{i}.self_attn.q_b_proj",
         "blk.{i}.attn_kv_a_mqa": "layers.{i}.self_attn.kv_a_proj_with_mqa",
         "blk.{i}.attn_kv_a_norm": "layers.{i}.self_attn.kv_a_layernorm",
-        "blk.{i}.attn_k_b": _unfolding(values=False),
-        "blk.{i}.attn_v_b": _unfolding(values=True),
+        "blk.{i}.attn_k_b": _part_of_kv_b(values=False),
+        "blk.{i}.attn_v_b": _part_of_kv_b(values=True),
         "blk.{i}.exp_probs_b.bias": "layers.{i}.mlp.gate.e_score_correction_bias",
         "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_experts.gate_proj",
         "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_experts.up_proj",
@@ -175,7 +175,7 @@ CHECKPOINT: Final = Checkpoint(
         "expert_feed_forward_length": "moe_intermediate_size",
         "expert_weights_scale": number("routed_scaling_factor", default=1.0),
         "expert_weights_norm": "norm_topk_prob",
-        "expert_gating_func": _gating,
+        "expert_gating_func": _gating_function,
         "expert_group_count": _groups("n_group"),
         "expert_group_used_count": _groups("topk_group"),
         GROUP_BEST: lambda config: 1 if config.get("topk_method") == ONE_OF_GROUP else None,

@@ -81,7 +81,7 @@ def _check_norm(config: Config) -> None:
         raise ModelError("config.json has mamba_norm_before_gate = true, which is not carried out")
 
 
-def _tied(config: Config) -> bool:
+def _ties_embeddings(config: Config) -> bool:
     return bool(config.get("tie_word_embeddings", default=False))
 
 
@@ -94,7 +94,7 @@ CHECKPOINT: Final = Checkpoint(
         **_SCAN,
         "token_embd": scaled("embed_tokens", _by("embedding_multiplier")),
         "output.weight": output_of(
-            "embed_tokens", _tied, _by("lm_head_multiplier"), _by("lm_head_multiplier")
+            "embed_tokens", _ties_embeddings, _by("lm_head_multiplier"), _by("lm_head_multiplier")
         ),
         "output_norm": "final_layernorm",
         "blk.{i}.ffn_norm": f"{_AT}pre_ff_layernorm.weight",

@@ -38,7 +38,7 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-def _regrouped(source: str) -> Recipe:
+def _regroup_heads(source: str) -> Recipe:
     """All queries, then all keys, then all values; the folder groups them by heads."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
@@ -56,7 +56,7 @@ CHECKPOINT: Final = Checkpoint(
         "output_norm": "final_layer_norm",
         "output": ("embed_out", "lm_head"),
         "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
-        "blk.{i}.attn_qkv": _regrouped("layers.{i}.attention.query_key_value"),
+        "blk.{i}.attn_qkv": _regroup_heads("layers.{i}.attention.query_key_value"),
         "blk.{i}.attn_output": "layers.{i}.attention.dense",
         "blk.{i}.ffn_norm": "layers.{i}.post_attention_layernorm",
         "blk.{i}.ffn_up": "layers.{i}.mlp.dense_h_to_4h",

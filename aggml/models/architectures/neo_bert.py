@@ -26,7 +26,7 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return rms_encoder_of(hp, [layer] * layers_of(hp), last_norm="enc.output_norm")
 
 
-def _parted(source: str) -> Recipe:
+def _split_heads(source: str) -> Recipe:
     """All queries, then all keys, then all values; the folder has them head by head."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
@@ -42,7 +42,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         "token_embd": "encoder",
         "blk.{i}.attn_norm": f"{_AT}attention_norm",
-        "blk.{i}.attn_qkv": _parted(f"{_AT}qkv"),
+        "blk.{i}.attn_qkv": _split_heads(f"{_AT}qkv"),
         "blk.{i}.attn_output": f"{_AT}wo",
         "blk.{i}.ffn_norm": f"{_AT}ffn_norm",
         "blk.{i}.ffn_up": f"{_AT}ffn.w12",

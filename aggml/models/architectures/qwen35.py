@@ -40,7 +40,7 @@ _KEY_HEADS, _VALUE_HEADS = _number("num_key_heads"), _number("num_value_heads")
 _HEAD: Final = _number("value_head_dim")
 
 
-def _tiled(
+def _tile_heads(
     source: str, head: Callable[[Config], int], *, first: bool = False, axis: int = 0
 ) -> Recipe:
     """Orders heads of values: the first one of each key head, then the second ones, ...
@@ -75,8 +75,8 @@ def _one(_: Config) -> int:
 
 
 def _decay(source: str) -> Recipe:
-    """The rate of decay of each head, in the order of `_tiled`."""
-    order, rates = _tiled(source, _one), decay_rates(source)
+    """The rate of decay of each head, in the order of `_tile_heads`."""
+    order, rates = _tile_heads(source, _one), decay_rates(source)
     return Recipe(
         (source,),
         lambda arrays, config: rates.make([order.make(arrays, config)], config),  # type: ignore[list-item]
@@ -101,15 +101,15 @@ _TENSORS: Final[dict[str, Rule]] = {
        and not name.endswith("norm")},
     "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
     "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
-    "blk.{i}.attn_qkv": _tiled(f"{_DELTA}in_proj_qkv", _HEAD, first=True),
-    "blk.{i}.attn_gate": _tiled(f"{_DELTA}in_proj_z", _HEAD),
-    "blk.{i}.ssm_beta": _tiled(f"{_DELTA}in_proj_b", _one),
-    "blk.{i}.ssm_alpha": _tiled(f"{_DELTA}in_proj_a", _one),
-    "blk.{i}.ssm_conv1d": _tiled(f"{_DELTA}conv1d", _HEAD, first=True),
-    "blk.{i}.ssm_dt.bias": _tiled(f"{_DELTA}dt_bias", _one),
+    "blk.{i}.attn_qkv": _tile_heads(f"{_DELTA}in_proj_qkv", _HEAD, first=True),
+    "blk.{i}.attn_gate": _tile_heads(f"{_DELTA}in_proj_z", _HEAD),
+    "blk.{i}.ssm_beta": _tile_heads(f"{_DELTA}in_proj_b", _one),
+    "blk.{i}.ssm_alpha": _tile_heads(f"{_DELTA}in_proj_a", _one),
+    "blk.{i}.ssm_conv1d": _tile_heads(f"{_DELTA}conv1d", _HEAD, first=True),
+    "blk.{i}.ssm_dt.bias": _tile_heads(f"{_DELTA}dt_bias", _one),
     "blk.{i}.ssm_a": _decay(f"{_DELTA}A_log"),
     "blk.{i}.ssm_norm": f"{_DELTA}norm",
-    "blk.{i}.ssm_out": _tiled(f"{_DELTA}out_proj", _HEAD, axis=1),
+    "blk.{i}.ssm_out": _tile_heads(f"{_DELTA}out_proj", _HEAD, axis=1),
 }  # fmt: skip
 _EXPERTS: Final = "layers.{i}.mlp.experts."
 #: Each expert has matrices of its own, or one tensor has those of all, with gate and up together.

@@ -53,7 +53,7 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-def _packed(part: str, which: int | None) -> Recipe:
+def _unpack_experts(part: str, which: int | None) -> Recipe:
     """The experts' matrices, which lie in one tensor in either of two directions.
 
     Args:
@@ -86,9 +86,9 @@ SEEING: Final = replace(
     architecture="qwen3vlmoe",
     tensors={
         **{x: y for x, y in CHECKPOINT.tensors.items() if not x.endswith("_exps")},
-        "blk.{i}.ffn_gate_exps.weight": _packed("gate_up", 0),
-        "blk.{i}.ffn_up_exps.weight": _packed("gate_up", 1),
-        "blk.{i}.ffn_down_exps.weight": _packed("down", None),
+        "blk.{i}.ffn_gate_exps.weight": _unpack_experts("gate_up", 0),
+        "blk.{i}.ffn_up_exps.weight": _unpack_experts("gate_up", 1),
+        "blk.{i}.ffn_down_exps.weight": _unpack_experts("down", None),
     },
     keys=DECODER_KEYS | EXPERT_KEYS | PICTURES,
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model."),

@@ -100,7 +100,7 @@ def _sizes(config: Config) -> tuple[int, int, int]:
     return heads, head, values * head
 
 
-def _parted(gates: bool) -> Recipe:
+def _split_projection(gates: bool) -> Recipe:
     """All queries, keys and values, or all gates; the folder groups rows by heads of keys."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
@@ -162,8 +162,8 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.post_attention_norm": shifted("layers.{i}.post_attention_layernorm"),
         "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
         "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
-        "blk.{i}.attn_qkv": _parted(gates=False),
-        "blk.{i}.attn_gate": _parted(gates=True),
+        "blk.{i}.attn_qkv": _split_projection(gates=False),
+        "blk.{i}.attn_gate": _split_projection(gates=True),
         "blk.{i}.ssm_ba": "layers.{i}.linear_attn.in_proj_ba",
         "blk.{i}.ssm_conv1d": kernels("layers.{i}.linear_attn.conv1d"),
         "blk.{i}.ssm_dt.bias": "layers.{i}.linear_attn.dt_bias",

@@ -249,7 +249,7 @@ class Attention:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
         if self.borrows is not None:
-            return self._seen(at, self._own_queries(at, x), *self._lent(at))
+            return self._attend(at, self._own_queries(at, x), *self._lent(at))
         q, k, v, gate = self._products(at, x)
         y = self.attend(at, q, k, v)
         return y if gate is None else ops.mul(y, ops.sigmoid(gate))
@@ -269,11 +269,11 @@ class Attention:
         places = at.places[self.room]
         # Attention reads the results of set_rows, the caches with the new rows: so it runs later.
         new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
-        keys = self._written(at.caches["k"], new_k, places)
-        values = keys if v is None else self._written(at.caches["v"], v, places)
+        keys = self._write_rows(at.caches["k"], new_k, places)
+        values = keys if v is None else self._write_rows(at.caches["v"], v, places)
         if self.lends:
             at.passed[f"{at.prefix}keys"], at.passed[f"{at.prefix}values"] = keys, values
-        return self._seen(at, q, keys, values)
+        return self._attend(at, q, keys, values)
 
     def _lent(self, at: Scope) -> tuple[Tensor, Tensor]:
         """The keys and values of another layer, with the rows of this step."""
@@ -286,13 +286,14 @@ class Attention:
         q = at.norm("attn_q_norm", q) if self.norm == "head" else q
         return q if self.rope is None else self.rope.build(at, q)
 
-    def _seen(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _attend(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of all tokens of the step over the caches: [value_length * heads, tokens]."""
         places = at.places[self.room]
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
-            y = self._seen_by(at, queries_of(q, part, first), keys, values, (part, mask, seen))
+            own = queries_of(q, part, first)
+            y = self._attend_part(at, own, keys, values, part, mask, seen)
             found = y if found is None else ops.concat(found, y, 1)
             first += part.sequences * part.tokens
         assert found is not None
@@ -352,16 +353,25 @@ class Attention:
         gate = ops.cont_2d(ops.view_3d(*both, size), head * self.heads, tokens)
         return ops.view_3d(*both, 0), gate
 
-    def _seen_by(
-        self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]
+    def _attend_part(
+        self,
+        at: Scope,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        part: Part,
+        mask: Tensor,
+        seen: int,
     ) -> Tensor:
-        """Attention of one part's queries over the caches: [value_length * heads, tokens]."""
-        part, mask, seen = what
+        """Attention of one part's queries over the caches: [value_length * heads, tokens].
+
+        It looks at the first ``seen`` rows of each sequence.
+        """
         places = at.places[self.room]
         y = ops.flash_attn_ext(
             q,
-            heads_of(keys, self.key_length, self.kv_heads, (part, seen, places.length)),
-            heads_of(values, self.value_length, self.kv_heads, (part, seen, places.length)),
+            heads_of(keys, self.key_length, self.kv_heads, part, seen, places.length),
+            heads_of(values, self.value_length, self.kv_heads, part, seen, places.length),
             mask,
             1 / math.sqrt(self.key_length) if self.scale is None else self.scale,
             0.0,
@@ -374,7 +384,7 @@ class Attention:
         return ops.reshape_2d(y, self.value_length * self.heads, part.sequences * part.tokens)
 
     @staticmethod
-    def _written(cache: Tensor, new: Tensor, places: Places) -> Tensor:
+    def _write_rows(cache: Tensor, new: Tensor, places: Places) -> Tensor:
         """The cache after the rows ``new`` have been written to it."""
         cache = ops.set_rows(cache, new, places.rows)
         if places.staged is not None:
@@ -396,16 +406,17 @@ def queries_of(q: Tensor, part: Part, first: int) -> Tensor:
     return ops.permute(view, 0, 2, 1, 3)
 
 
-def heads_of(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
+def heads_of(cache: Tensor, head: int, heads: int, part: Part, seen: int, length: int) -> Tensor:
     """A view of a cache: [head, rows seen, heads, sequences].
 
     Args:
         cache: keys or values.
         head: elements of a head.
         heads: of keys and values.
-        rows: the part of the step, how many rows it sees, and how many rows a sequence has.
+        part: the part of the step whose queries look.
+        seen: how many rows of each sequence it looks at.
+        length: how many rows each sequence has.
     """
-    part, seen, length = rows
     row, size = cache.nb[1], cache.dtype.row_size(head)
     view = ops.view_4d(
         cache, head, heads, seen, part.sequences,

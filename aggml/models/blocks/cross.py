@@ -62,7 +62,7 @@ class CrossAttention:
         found, first = None, 0
         for part in at.shape.parts:
             keys, values = (
-                heads_of(at.caches[name], self.head, self.heads, (part, self.rows, self.rows))
+                heads_of(at.caches[name], self.head, self.heads, part, self.rows, self.rows)
                 for name in ("cross_k", "cross_v")
             )
             y = ops.flash_attn_ext(

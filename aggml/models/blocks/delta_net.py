@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
+from aggml.models.blocks.recurrent import columns, convolve, join_parts, parts_of
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -94,7 +94,7 @@ class DeltaNet:
         mixed, gate = self._products(at, x)
         names = ("ssm_beta", "ssm_alpha") if self.tiled else ("ssm_ba",)
         rates = [at.linear(name, x) for name in names]
-        y = joined([self._part(at, mixed, rates, part) for part in parts_of(at)])
+        y = join_parts([self._part(at, mixed, rates, part) for part in parts_of(at)])
         y = ops.reshape_3d(y, self.head, self.value_heads, x.ne[1])
         y = ops.reshape_2d(at.rms_norm("ssm_norm", y), self._values, x.ne[1])
         return ops.mul(y, ops.silu(gate))
@@ -126,7 +126,7 @@ class DeltaNet:
         """One part of a step: [head * value_heads, tokens]."""
         i, _, tokens, sequences = part
         learn, forget = self._rates(at, rates, part)
-        mixed = convolved(at, i, columns(mixed, mixed.ne[0], 0, part))
+        mixed = convolve(at, i, columns(mixed, mixed.ne[0], 0, part))
 
         def of(heads: int, offset: int) -> Tensor:
             return ops.view_4d(

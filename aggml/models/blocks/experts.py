@@ -79,18 +79,18 @@ class Experts:
         width, n, inner = of.width, self.count, "inner of experts"
         found = linear("ffn_gate_inp", width, n)
         found["exp_probs_b.bias"] = TensorForm((n,), optional=True, vector=True)
-        thin = self.latent and of.find("ffn_latent_down.weight") is not None
-        seen: int | str = "latent of experts" if thin else width
-        if thin:
-            found["ffn_latent_down.weight"] = TensorForm((width, seen))
-            found["ffn_latent_up.weight"] = TensorForm((seen, width))
+        entry: int | str = width  # elements of a vector that enters an expert
+        if self.latent and of.find("ffn_latent_down.weight") is not None:
+            entry = "latent of experts"
+            found["ffn_latent_down.weight"] = TensorForm((width, entry))
+            found["ffn_latent_up.weight"] = TensorForm((entry, width))
         down = of.find("ffn_down_exps.weight")
-        sizes: dict[str, tuple[int | str, int | str]] = {"down": (inner, seen)}
+        sizes: dict[str, tuple[int | str, int | str]] = {"down": (inner, entry)}
         if self.gated and of.find("ffn_gate_up_exps.weight") is not None:
-            sizes["gate_up"] = (seen, f"2 {inner}" if down is None else 2 * down.ne[0])
+            sizes["gate_up"] = (entry, f"2 {inner}" if down is None else 2 * down.ne[0])
         else:
-            sizes |= {"gate": (seen, inner)} if self.gated else {}
-            sizes["up"] = (seen, inner)
+            sizes |= {"gate": (entry, inner)} if self.gated else {}
+            sizes["up"] = (entry, inner)
         for part, (columns, rows) in sizes.items():
             found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
             found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
@@ -104,9 +104,10 @@ class Experts:
 
     def build(self, at: Scope, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """[width, tokens] -> [width, tokens]; experts are chosen by ``routed``, else by ``x``."""
-        ids, weights = self._chosen(at, x if routed is None else routed)
-        tokens, thin = x.ne[1], self.latent and at.find("ffn_latent_down.weight") is not None
-        into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if thin else x
+        ids, weights = self._choose(at, x if routed is None else routed)
+        tokens = x.ne[1]
+        is_latent = self.latent and at.find("ffn_latent_down.weight") is not None
+        into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if is_latent else x
         into = ops.reshape_3d(into, into.ne[0], 1, tokens)
         if self.weigh_input:
             into = ops.mul(ops.repeat_4d(into, into.ne[0], self.used, tokens, 1), weights)
@@ -128,7 +129,7 @@ class Experts:
         bias = at.find("ffn_exps.bias")
         if bias is not None:  # of the sum
             total = ops.add(total, bias)
-        if thin:
+        if is_latent:
             total = ops.mul_mat(at.weight("ffn_latent_up.weight"), total)
         if self.shared is None:
             return total
@@ -165,7 +166,7 @@ class Experts:
         bias = at.find(f"{name}.bias")
         return y if bias is None else ops.add_id(y, bias, ids)
 
-    def _chosen(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _choose(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
         """The chosen experts, i32 [used, tokens], and their weights, f32 [1, used, tokens]."""
         tokens = x.ne[1]
         logits = at.linear("ffn_gate_inp", x)

@@ -110,9 +110,9 @@ class LatentAttention:
         if self.folded:
             latent = ops.reshape_3d(latent, self.rank, 1, tokens)
             k = ops.concat(latent, k_turned, 0)
-            return self._core.attend(at, self._folded(at, q), k, None)
+            return self._core.attend(at, self._fold_queries(at, q), k, None)
         q = self.rope.build(at, q, self.plain)
-        k, v = self._unfolded(at, latent, k_turned)
+        k, v = self._unfold(at, latent, k_turned)
         return self._core.attend(at, q, k, v)
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class LatentAttention:
             y = ops.cont_2d(ops.permute(each, 0, 2, 1, 3), self.value_length * self.heads, n)
         return at.linear("attn_output", y)
 
-    def _folded(self, at: Scope, q: Tensor) -> Tensor:
+    def _fold_queries(self, at: Scope, q: Tensor) -> Tensor:
         """Queries mapped to the space of the short vectors: [rank + turned, heads, tokens]."""
         heads, tokens = q.ne[1:3]
         plain = ops.view_3d(q, self.plain, heads, tokens, q.nb[1], q.nb[2], 0)
@@ -132,7 +132,7 @@ class LatentAttention:
         plain = ops.mul_mat(at.weight("attn_k_b.weight"), ops.permute(plain, 0, 2, 1, 3))
         return ops.concat(ops.permute(plain, 0, 2, 1, 3), self.rope.build(at, turned), 0)
 
-    def _unfolded(self, at: Scope, latent: Tensor, k_turned: Tensor) -> tuple[Tensor, Tensor]:
+    def _unfold(self, at: Scope, latent: Tensor, k_turned: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [plain + turned, heads, tokens], values [value_length * heads, tokens]."""
         tokens = latent.ne[1]
         both = at.linear("attn_kv_b", latent)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
+from aggml.models.blocks.recurrent import columns, convolve, join_parts, parts_of
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -72,7 +72,7 @@ class Mamba:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [inner, tokens]."""
         both = at.linear("ssm_in", x)
-        return joined([self._part(at, both, part) for part in parts_of(at)])
+        return join_parts([self._part(at, both, part) for part in parts_of(at)])
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
         """[inner, n] -> [width, n]."""
@@ -81,7 +81,7 @@ class Mamba:
     def _part(self, at: Scope, both: Tensor, part: tuple[int, int, int, int]) -> Tensor:
         """One part of a step: [inner, tokens]."""
         i, _, tokens, sequences = part
-        into = convolved(at, i, columns(both, self.inner, 0, part))
+        into = convolve(at, i, columns(both, self.inner, 0, part))
         gate = ops.cont(columns(both, self.inner, self.inner, part))
         found = ops.mul_mat(at.weight("ssm_x.weight"), into)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
+from aggml.models.blocks.recurrent import columns, convolve, join_parts, parts_of
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -83,7 +83,7 @@ class Mamba2:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [inner, tokens]."""
         both = at.linear("ssm_in", x)
-        return joined([self._part(at, both, part) for part in parts_of(at)])
+        return join_parts([self._part(at, both, part) for part in parts_of(at)])
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
         """[inner, n] -> [width, n]."""
@@ -94,7 +94,7 @@ class Mamba2:
         i, _, tokens, sequences = part
         head, numbers = self.inner // self.heads, self.groups * self.state
         gate = ops.cont(columns(both, self.inner, 0, part))
-        mixed = convolved(at, i, columns(both, self._channels, self.inner, part))
+        mixed = convolve(at, i, columns(both, self._channels, self.inner, part))
         step = columns(both, self.heads, self.inner + self._channels, part)
         step = ops.add(ops.cont(step), at.weight("ssm_dt.bias"))
 

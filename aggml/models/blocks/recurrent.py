@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["columns", "convolution", "convolved", "joined", "parts_of", "previous", "recurred"]
+__all__ = [
+    "columns",
+    "convolution",
+    "convolve",
+    "join_parts",
+    "parts_of",
+    "previous",
+    "run_recurrence",
+]
 
 
 def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
@@ -41,7 +49,7 @@ def columns(x: Tensor, n: int, offset: int, part: tuple[int, int, int, int]) -> 
     return ops.view_3d(x, n, tokens, sequences, row, tokens * row, first * row + offset * x.nb[0])
 
 
-def joined(found: list[Tensor]) -> Tensor:
+def join_parts(found: list[Tensor]) -> Tensor:
     """The results of all parts in one tensor, [any, tokens of the step]."""
     whole = found[0]
     for each in found[1:]:
@@ -49,7 +57,7 @@ def joined(found: list[Tensor]) -> Tensor:
     return whole
 
 
-def convolved(at: Scope, part: int, x: Tensor) -> Tensor:
+def convolve(at: Scope, part: int, x: Tensor) -> Tensor:
     """SiLU of ``x``, convolved with the kernels ``ssm_conv1d``, plus a bias if there is one."""
     y = convolution(at, part, x, "ssm_conv1d.weight")
     bias = at.find("ssm_conv1d.bias")
@@ -93,10 +101,10 @@ def previous(at: Scope, name: str, x: Tensor) -> Tensor:
             rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
             shifted = ops.concat(shifted, rest, 1)
         found.append(ops.reshape_2d(shifted, width, tokens * sequences))
-    return joined(found)
+    return join_parts(found)
 
 
-def recurred(
+def run_recurrence(
     at: Scope, name: str, taken: Sequence[Tensor], step: Callable[[list[Tensor], Tensor], Tensor]
 ) -> Tensor:
     """The outputs [width, tokens] of an operation whose state is ``name``.
@@ -119,7 +127,7 @@ def recurred(
         y, states = _outputs_and_states(step(of_part, states), n, states)
         at.keep(name, i, states, read=True)
         found.append(y)
-    return joined(found)
+    return join_parts(found)
 
 
 def _outputs_and_states(y: Tensor, n: int, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +144,7 @@ def _one_by_one(
     step: Callable[[list[Tensor], Tensor], Tensor],
     part: tuple[int, int, int, int],
 ) -> Tensor:
-    """`recurred` where several states are kept: the operation tells the last one alone."""
+    """`run_recurrence` where several states are kept: the operation tells the last one alone."""
     i, first, tokens, sequences = part
     oldest = tokens - at.history(i)
     outputs: Tensor | None = None

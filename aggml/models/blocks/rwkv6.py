@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import previous, recurred
+from aggml.models.blocks.recurrent import previous, run_recurrence
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -79,7 +79,7 @@ class TimeMix6:
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens]."""
-        w, k, v, r, g = self._blended(at, x)
+        w, k, v, r, g = self._blend(at, x)
         w = ops.tanh(ops.mul_mat(at.weight("time_mix_decay_w1.weight"), w))
         w = ops.mul_mat(at.weight("time_mix_decay_w2.weight"), w)
         w = ops.add(w, self._vector(at, "decay"))
@@ -88,7 +88,7 @@ class TimeMix6:
             at.linear(f"time_mix_{name}", each)
             for name, each in (("key", k), ("value", v), ("receptance", r))
         )
-        y = self._recurred(at, (self._heads(k), self._heads(v), self._heads(r), self._heads(w)))
+        y = self._recur(at, (self._heads(k), self._heads(v), self._heads(r), self._heads(w)))
         y = ops.reshape_2d(ops.norm(self._heads(y), NORM_EPS), self.width, x.ne[1])
         y = ops.add(ops.mul(y, self._vector(at, "ln")), at.weight("time_mix_ln.bias"))
         return ops.mul(y, ops.silu(at.linear("time_mix_gate", g)))
@@ -104,15 +104,15 @@ class TimeMix6:
     def _vector(self, at: Scope, name: str) -> Tensor:
         return ops.reshape_1d(at.weight(f"time_mix_{name}.weight"), self.width)
 
-    def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
+    def _blend(self, at: Scope, x: Tensor) -> list[Tensor]:
         """Each token blended with the previous one in the ways `BLENDS`."""
         tokens, n = x.ne[1], len(BLENDS)
         change = ops.sub(previous(at, "token", x), x)
         first = ops.add(ops.mul(change, self._vector(at, "lerp_x")), x)
-        thin = ops.tanh(ops.mul_mat(at.weight("time_mix_w1.weight"), first))
-        thin = ops.reshape_3d(thin, thin.ne[0] // n, n, tokens)
-        thin = ops.cont(ops.permute(thin, 0, 2, 1, 3))
-        own = ops.mul_mat(at.weight("time_mix_w2.weight"), thin)  # [width, tokens, BLENDS]
+        low = ops.tanh(ops.mul_mat(at.weight("time_mix_w1.weight"), first))
+        low = ops.reshape_3d(low, low.ne[0] // n, n, tokens)  # [rank, BLENDS, tokens]
+        low = ops.cont(ops.permute(low, 0, 2, 1, 3))
+        own = ops.mul_mat(at.weight("time_mix_w2.weight"), low)  # [width, tokens, BLENDS]
         together = at.find("time_mix_lerp_fused.weight")
         found = []
         for i, name in enumerate(BLENDS):
@@ -124,7 +124,7 @@ class TimeMix6:
             found.append(ops.add(ops.mul(ops.add(each, share), change), x))
         return found
 
-    def _recurred(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
+    def _recur(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
         """The output of the recurrence for each token: [width, tokens]."""
         bonus = at.weight("time_mix_first.weight")
         bonus = ops.reshape_2d(bonus, self.head, self.width // self.head)
@@ -133,7 +133,7 @@ class TimeMix6:
             k, v, r, w = now
             return ops.rwkv_wkv6(k, v, r, bonus, w, states)
 
-        return recurred(at, "matrix", taken, step)
+        return run_recurrence(at, "matrix", taken, step)
 
 
 @dataclass(frozen=True, slots=True)

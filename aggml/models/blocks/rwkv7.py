@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import previous, recurred
+from aggml.models.blocks.recurrent import previous, run_recurrence
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -66,15 +66,17 @@ class TimeMix:
         found["time_mix_ln.bias"] = TensorForm((n,), vector=True)
         found["time_mix_lerp_fused.weight"] = TensorForm((n, 1, 1, BLENDS), vector=True)
         for name in "wag" if self.gated else "wa":
-            found |= self._thin(name)
-        values = self._thin("v") | {"time_mix_v0.weight": TensorForm((n,), vector=True, flat=True)}
+            found |= self._low_rank_forms(name)
+        values = self._low_rank_forms("v") | {
+            "time_mix_v0.weight": TensorForm((n,), vector=True, flat=True)
+        }
         # llama.cpp demands these in the first layer, too, which does not use them
         found |= {name: replace(x, optional=self.first) for name, x in values.items()}
         for name in ("key", "value", "receptance", "output"):
             found |= linear(f"time_mix_{name}", n, n)
         return found
 
-    def _thin(self, name: str) -> dict[str, TensorForm]:
+    def _low_rank_forms(self, name: str) -> dict[str, TensorForm]:
         """The forms of two matrices of low rank."""
         return {
             f"time_mix_{name}1.weight": TensorForm((self.width, f"rank of {name}")),
@@ -87,7 +89,7 @@ class TimeMix:
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens]."""
-        r, w, k, v, a, g = self._blended(at, x)
+        r, w, k, v, a, g = self._blend(at, x)
         r = at.linear("time_mix_receptance", r)
         w = ops.sigmoid(_low_rank(at, "w", w, "tanh"))
         w = ops.exp(ops.scale(w, DECAY))
@@ -99,7 +101,7 @@ class TimeMix:
         k = ops.add(k, ops.sub(ops.mul(a, scaled), scaled))
         r, w, k, v, a = (self._heads(each) for each in (r, w, k, v, a))
         taken = (r, w, k, v, ops.neg(unit), ops.mul(unit, a))
-        y = recurred(at, "matrix", taken, _step)
+        y = run_recurrence(at, "matrix", taken, _step)
         y = ops.norm(self._heads(y), NORM_EPS)
         y = ops.reshape_2d(y, self.width, x.ne[1])
         y = ops.mul(y, at.weight("time_mix_ln.weight"))
@@ -117,7 +119,7 @@ class TimeMix:
         """[head, heads, tokens]."""
         return ops.reshape_3d(x, self.head, self.width // self.head, x.nelements // self.width)
 
-    def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
+    def _blend(self, at: Scope, x: Tensor) -> list[Tensor]:
         """Each token blended with the previous one in BLENDS ways: r, w, k, v, a and g."""
         tokens = x.ne[1]
         change = ops.sub(previous(at, "token", x), x)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.models.decoder.batch import Shape
     from aggml.models.kv.room import Room
 
-__all__ = ["Adapting", "Places", "Scope", "Turns", "normed"]
+__all__ = ["Adapting", "Places", "Scope", "Turns", "norm_rows"]
 
 
 class Adapting(Protocol):
@@ -64,7 +64,7 @@ class Turns:
     latest: tuple[Tensor | None, ...]
 
 
-def normed(
+def norm_rows(
     weights: Mapping[str, Tensor], name: str, x: Tensor, eps: float, *, centred: bool
 ) -> Tensor:
     """The rows of ``x`` normalised, times ``NAME.weight``.
@@ -142,7 +142,7 @@ class Scope:
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """The norm of this name of ``x``: LayerNorm if ``centred``, else RMS norm."""
-        return normed(self.weights, self.prefix + name, x, self.eps, centred=self.centred)
+        return norm_rows(self.weights, self.prefix + name, x, self.eps, centred=self.centred)
 
     def recall(self, name: str, part: int) -> Tensor:
         """The previous states of the sequences of a part of the step: [width, sequences]."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, convolution, joined, parts_of
+from aggml.models.blocks.recurrent import columns, convolution, join_parts, parts_of
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -53,7 +53,7 @@ class ShortConv:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens]."""
         whole = at.linear("shortconv.in_proj", x)
-        return joined([self._part(at, whole, part) for part in parts_of(at)])
+        return join_parts([self._part(at, whole, part) for part in parts_of(at)])
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
         """[width, n] -> [width, n]."""

@@ -270,8 +270,8 @@ class ChatStream:
             {} if offer is None else {x.name: x for x in offer.callable},
             is_open=is_open, several=offer is None or offer.parallel, lead=lead,
         )  # fmt: skip
-        options["_shown"] = self._shown(thoughts, None if offer is None else form)
-        options["_thinking"] = self._thinking(thoughts, options, is_open=is_open)
+        options["_shown"] = self._controls_as_text(thoughts, None if offer is None else form)
+        options["_thinking"] = self._thoughts_of_engine(thoughts, options, is_open=is_open)
         most = wanted.max_tokens
         if most is None:
             n = min(len(seen.ids), options.get("truncate_prompt") or len(seen.ids))
@@ -290,7 +290,9 @@ class ChatStream:
             self._give(self._reader.feed(tokens.before))
         return tokens
 
-    def _shown(self, thoughts: Thoughts | None, form: ToolFormat | None) -> frozenset[int]:
+    def _controls_as_text(
+        self, thoughts: Thoughts | None, form: ToolFormat | None
+    ) -> frozenset[int]:
         """The control tokens whose names are read as text, because they mark thoughts or calls."""
         words = self._model.tokenizer
         names = [] if form is None else list(form.names)
@@ -304,7 +306,7 @@ class ChatStream:
             and token not in words.ends
         )  # fmt: skip
 
-    def _thinking(
+    def _thoughts_of_engine(
         self, thoughts: Thoughts | None, options: Mapping[str, Any], *, is_open: bool
     ) -> Thinking | None:
         """What the engine knows of thoughts; None: it does not have to know."""
@@ -341,7 +343,7 @@ class ChatStream:
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:
-            return await self._watching(offer, form, thoughts), form
+            return await self._grammar_of_strict(offer, form, thoughts), form
         else:
             await self._model._compile(self._place, [("response_format", wanted.form)])
         mark = self._mark
@@ -375,7 +377,7 @@ class ChatStream:
                 start = f'(before "<|start|>assistant")? ({start})'
         return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
 
-    async def _watching(
+    async def _grammar_of_strict(
         self, offer: ToolOffer | None, form: ToolFormat, thoughts: Thoughts | None
     ) -> Grammar | None:
         """What restricts the arguments of strict functions, if the model calls one; None: nothing.

@@ -146,7 +146,7 @@ async def encode_messages(
         given = [{"type": "function", "function": x.given} for x in tools]
         quotes = vocabulary.quotes([*_texts(known), *_texts(given)])
         if quotes:
-            known, given = _quoted(known, quotes), _quoted(given, quotes)
+            known, given = _quote(known, quotes), _quote(given, quotes)
         if knows_tools(source):
             if given:
                 more["tools"] = given
@@ -173,14 +173,14 @@ async def encode_messages(
                 raise ModelError("the chat template does not write the message that is continued")
             text = text[:at]
         if pictures:
-            return _mixed(vocabulary, text, quotes, pictures)
+            return _encode_with_pictures(vocabulary, text, quotes, pictures)
         ids = vocabulary.encode_quoted(text, quotes) if quotes else vocabulary.encode_prompt(text)
         return Prompt(ids, text, quotes.unquote(text) if quotes else text)
 
     return await anyio.to_thread.run_sync(encode)
 
 
-def _mixed(
+def _encode_with_pictures(
     vocabulary: Vocabulary, text: str, quotes: Quotes | None, pictures: Mapping[str, GivenPicture]
 ) -> Prompt:
     """The prompt of a text with marks of pictures.
@@ -220,14 +220,14 @@ def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 JSON
             yield from _texts(one)
 
 
-def _quoted(value: Any, quotes: Quotes) -> Any:  # noqa: ANN401 JSON
+def _quote(value: Any, quotes: Quotes) -> Any:  # noqa: ANN401 JSON
     """The same with names of control tokens in quotes."""
     if isinstance(value, str):
         return quotes.quote(value)
     if isinstance(value, Mapping):
-        return {_quoted(key, quotes): _quoted(one, quotes) for key, one in value.items()}
+        return {_quote(key, quotes): _quote(one, quotes) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_quoted(one, quotes) for one in value]
+        return [_quote(one, quotes) for one in value]
     return value
 
 

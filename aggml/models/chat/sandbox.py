@@ -182,7 +182,7 @@ def _weigh(name: str, args: list[Any], named: dict[str, Any], held: int = 1) -> 
         budget.produce(sum(_length(x) for x in args[0]))
 
 
-def _guarded(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
+def _guard(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that is refused if it would make too large a value.
 
     A filter that takes the context is not computed when the template is read, but when it runs.
@@ -193,7 +193,7 @@ def _guarded(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(does)
     def guarded(context: Context, value: object = "", *args: object, **named: object) -> object:
         if name in ("join", "sum") and not isinstance(value, str | list | tuple | dict):
-            value = _listed(value)
+            value = _to_list(value)
         held = 1
         if name in DEEP:
             held = sum(_budget().look(given) for given in (value, *args, *named.values()))
@@ -212,7 +212,7 @@ def _guarded(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401 what a template iterates over
+def _to_list(value: Any) -> list[Any]:  # noqa: ANN401 what a template iterates over
     found = []
     for x in value:
         _budget().step()
@@ -259,19 +259,19 @@ def _user(node: ast.expr) -> bool:
 class Bounded(ImmutableSandboxedEnvironment):
     """A sandbox whose templates are rendered within `limits`."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops: frozenset[str] = frozenset({"+", "*", "**", "%"})
     concat: Any = staticmethod(_concat)
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 jinja2's
-        super().__init__(finalize=_shown, **options)
+        super().__init__(finalize=_check_text, **options)
         del self.globals["lipsum"]
         self.filters: dict[str, Callable[..., Any]] = {
-            name: _guarded(name, does) for name, does in self.filters.items()
+            name: _guard(name, does) for name, does in self.filters.items()
         }
 
     def add_filter(self, name: str, does: Callable[..., Any]) -> None:
         """Add a filter, with its limits."""
-        self.filters[name] = _guarded(name, does)
+        self.filters[name] = _guard(name, does)
 
     @staticmethod
     def step() -> None:
@@ -301,7 +301,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         # `~` is no operator that a sandbox can intercept.
         names = found.root_render_func.__globals__
         for name, does in (("str_join", str_join), ("markup_join", markup_join)):
-            names[name] = _joining(does)
+            names[name] = _limit_join(does)
         return found
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401
@@ -334,7 +334,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         name = getattr(obj, "__name__", "")
         if isinstance(owner, str | bytes | int):
             if name == "join" and args and not isinstance(args[0], str | list | tuple | dict):
-                args = (_listed(args[0]), *args[1:])
+                args = (_to_list(args[0]), *args[1:])
             more = {key: value for key, value in named.items() if not key.startswith("_")}
             for given in (*args, *more.values()):
                 _budget().look(given)
@@ -346,7 +346,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         return found
 
 
-def _joining(does: Callable[[Iterable[Any]], str]) -> Callable[[Iterable[Any]], str]:
+def _limit_join(does: Callable[[Iterable[Any]], str]) -> Callable[[Iterable[Any]], str]:
     """The operator ``~`` for texts that are not too long together."""
 
     def joined(parts: Iterable[Any]) -> str:
@@ -361,7 +361,7 @@ def _joining(does: Callable[[Iterable[Any]], str]) -> Callable[[Iterable[Any]], 
     return joined
 
 
-def _shown(value: object) -> object:
+def _check_text(value: object) -> object:
     """A value that is about to become text."""
     if not isinstance(value, str):
         _budget().look(value)

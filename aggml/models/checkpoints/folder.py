@@ -17,7 +17,7 @@ import aggml
 from aggml import Tensor
 from aggml.models.checkpoints.config import UNREADABLE, Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
-from aggml.models.checkpoints.planning import Translation, chosen, rows_of
+from aggml.models.checkpoints.planning import Translation, choose_architecture, rows_of
 from aggml.models.checkpoints.pooling import (
     NORMALIZE,
     RANK,
@@ -88,7 +88,7 @@ class ModelFolder:
             raise ModelError(f"{str(path)!r} has no config.json: it is no folder of a model")
         self._config = config = Config(values)
         with config.reading("an architecture"):
-            name, self._map = chosen(config, checkpoints)
+            name, self._map = choose_architecture(config, checkpoints)
         self._shards = Shards(self.path)
         with config.reading("the names of its tensors"):
             translation = Translation(config, self._map, self._shards)
@@ -248,7 +248,7 @@ class ModelFolder:
         wanted = list(self.tensors if names is None else dict.fromkeys(names))
         buffers: list[Buffer] = []
         try:
-            rest = self._mapped(backend, wanted, buffers)
+            rest = self._map_tensors(backend, wanted, buffers)
             total, done = sum(self.tensors[x].nbytes for x in rest), 0
             if rest:
                 buffers.append(await backend.alloc_async([self.tensors[x] for x in rest]))
@@ -267,7 +267,7 @@ class ModelFolder:
             buffer.usage = aggml.BufferUsage.WEIGHTS
         return buffers
 
-    def _mapped(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
+    def _map_tensors(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
         """Place the tensors that can be used as they lie in a file; returns the others' names."""
         rest: list[str] = []
         maps: dict[Path, Buffer | None] = {}

@@ -79,7 +79,7 @@ UNUSED_WINDOW: Final[dict[str, str]] = dict.fromkeys(
 )
 
 
-def _rotated(config: Config) -> int:
+def _rotary_size(config: Config) -> int:
     """How many elements of each head have rotary positions."""
     share = config.rope().get("partial_rotary_factor")
     if share is None:
@@ -99,7 +99,7 @@ DECODER_KEYS: Final[dict[str, Key]] = {
     "attention.layer_norm_rms_epsilon": number("rms_norm_eps"),
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
-    "rope.dimension_count": _rotated,
+    "rope.dimension_count": _rotary_size,
     "vocab_size": "vocab_size",
 }
 #: For models whose norms subtract the mean (LayerNorm).
@@ -278,7 +278,7 @@ def _llama3_frequencies(config: Config) -> Array | None:
     rope = config.rope()
     if rope.get("rope_type") != "llama3":
         return None
-    half = _rotated(config) // 2
+    half = _rotary_size(config) // 2
     own = float(rope.get("rope_theta", 10000.0)) ** -(np.arange(half, dtype=np.float64) / half)
     length = 2 * math.pi / own
     low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])

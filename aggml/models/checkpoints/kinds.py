@@ -18,7 +18,7 @@ from aggml.models.checkpoints.config import read_json
 from aggml.models.checkpoints.cutting import name_of_cut
 from aggml.models.checkpoints.unsaid import marks_spaces, unsaid
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.json_vocabulary import guarded, open_library
+from aggml.models.tokenizers.json_vocabulary import call_library, open_library
 from aggml.models.tokenizers.roles import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from aggml.models.tokenizers.settings import parts_of, type_of_model
 from aggml.models.tokenizers.vocabulary import SPACE, is_byte, library
@@ -233,8 +233,8 @@ def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenize
     """Ask the tokenizer itself which tokens it puts around a text."""
     words.add_bos = words.add_eos = False
     try:
-        inner = guarded(lambda: own.encode("a", add_special_tokens=False), "a text").ids
-        whole = guarded(lambda: own.encode("a"), "a text").ids
+        inner = call_library(lambda: own.encode("a", add_special_tokens=False), "a text").ids
+        whole = call_library(lambda: own.encode("a"), "a text").ids
     except ModelError as error:  # it has no token for the text
         words.unsaid.append(f"which tokens are put around a text: {error}")
         return

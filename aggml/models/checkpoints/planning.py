@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Array, Checkpoint, Rule
     from aggml.models.checkpoints.shards import Shards
 
-__all__ = ["Made", "Translation", "chosen", "rows_of"]
+__all__ = ["Made", "Translation", "choose_architecture", "rows_of"]
 
 #: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
@@ -293,7 +293,9 @@ def _short(name: str, prefixes: tuple[str, ...]) -> str:
     return next((name.removeprefix(x) for x in prefixes if name.startswith(x)), name)
 
 
-def chosen(config: Config, checkpoints: Sequence[tuple[str, Checkpoint]]) -> tuple[str, Checkpoint]:
+def choose_architecture(
+    config: Config, checkpoints: Sequence[tuple[str, Checkpoint]]
+) -> tuple[str, Checkpoint]:
     """The architecture's name and its map.
 
     Raises:

@@ -157,18 +157,18 @@ def added_tokens(told: Mapping[str, Any], folder: Path) -> list[AddedToken]:
         place = f"{name}: added_tokens_decoder[{key!r}]"
         if not (isinstance(key, str) and key.isascii() and key.isdigit()):
             raise ModelError(f"{place} is no token id")
-        found.append(_added(token, place, int(key)))
+        found.append(_read_token(token, place, int(key)))
     found.sort(key=lambda x: x.id or 0)
     named = [key for key in NAMED if told.get(key) is not None]
-    found += [_added(told[key], f"{name}: {key}", None) for key in named]
+    found += [_read_token(told[key], f"{name}: {key}", None) for key in named]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = told.get(key) or ()
         values = more.values() if isinstance(more, dict) else more
-        found += [_added(x, f"{name}: {key}", None) for x in values if not isinstance(x, list)]
+        found += [_read_token(x, f"{name}: {key}", None) for x in values if not isinstance(x, list)]
     return found
 
 
-def _added(token: Any, place: str, i: int | None) -> AddedToken:  # noqa: ANN401
+def _read_token(token: Any, place: str, i: int | None) -> AddedToken:  # noqa: ANN401
     """One token, as a text or an object."""
     if isinstance(token, str):
         return AddedToken(token, special=True, id=i)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml.models.checkpoints.kinds import Words
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.longest import escaped
+from aggml.models.tokenizers.longest import escape_token
 from aggml.models.tokenizers.roles import CONTROL, NORMAL
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def of_numbered_literals(path: Path) -> Words:
     words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
     for at, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
-        told = _told(line)
+        told = _read_line(line)
         if told is None:
             raise ModelError(
                 f"{path.name}, line {at}: expected number, literal and size, found {line[:60]!r}"
             )
         i, token = told
-        words.tokens[i], words.kinds[i] = escaped(token), NORMAL
+        words.tokens[i], words.kinds[i] = escape_token(token), NORMAL
         if token == b"\n\n":
             turn = i
     words.special = {"bos_token": 0, "eos_token": 0}
@@ -47,7 +47,7 @@ def of_numbered_literals(path: Path) -> Words:
     return words
 
 
-def _told(line: str) -> tuple[int, bytes] | None:
+def _read_line(line: str) -> tuple[int, bytes] | None:
     """Token id and bytes of a line; None if it is damaged."""
     try:
         number, rest = line.split(" ", 1)

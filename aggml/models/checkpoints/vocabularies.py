@@ -180,7 +180,7 @@ def _templates(folder: Path, told: dict[str, Any]) -> dict[str, str]:
         ("chat_template.json", read_json(folder / "chat_template.json")),
     ):
         if not found and (listed := given.get("chat_template")) is not None:
-            found = _listed(listed, f"{name}: chat_template")
+            found = _templates_by_name(listed, f"{name}: chat_template")
     key = "tokenizer.chat_template"
     return {key if k == "default" else f"{key}.{k}": x for k, x in found.items()}
 
@@ -192,7 +192,7 @@ def _text(file: Path) -> str:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
 
 
-def _listed(given: object, place: str) -> dict[str, str]:
+def _templates_by_name(given: object, place: str) -> dict[str, str]:
     """Templates by name: of one text, of an object, or of a list of objects with their names."""
     if isinstance(given, str):
         return {"default": given}

@@ -83,7 +83,7 @@ def open_whisper(path: Path) -> ArraysFile | None:
         words = _ranks(path, Special.of(rows))
     if words is not None:
         metadata |= _vocabulary(words, Special.of(rows), rows)
-    return ArraysFile(path, metadata, {name: _kept(name, x) for name, x in named.items()})
+    return ArraysFile(path, metadata, {name: _widen_vectors(name, x) for name, x in named.items()})
 
 
 def _name(name: str, path: Path) -> str:
@@ -97,7 +97,7 @@ def _name(name: str, path: Path) -> str:
     return f"{side}blk.{match[2]}.{PARTS[match[3]]}.{match[4]}"
 
 
-def _kept(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _widen_vectors(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Vectors and positions as float32, matrices as they are."""
     if name.endswith(".bias"):
         array = array.reshape(-1)

@@ -34,7 +34,7 @@ __all__ = [
     "Part",
     "Shape",
     "check",
-    "joined",
+    "concatenate",
     "piece",
     "some_of_each",
 ]
@@ -224,7 +224,7 @@ class Batch:
     def adapters(self) -> I32:
         """The number of each token's adapter."""
         each = (np.zeros_like(x.ids) if x.adapters is None else x.adapters for x in self.groups)
-        return joined([*each])
+        return concatenate([*each])
 
     @property
     def placed(self) -> bool:
@@ -236,7 +236,7 @@ class Batch:
         """The rotary positions of all tokens; four of each, kind by kind, if `placed`."""
         each = [x.positions[None] if x.rotary is None else x.rotary for x in self.groups]
         if not self.placed:
-            return joined(each)
+            return concatenate(each)
         n = [x.ids.size for x in self.groups]
         rows = [
             np.broadcast_to(x.reshape(len(x), -1), (4, k)) for x, k in zip(each, n, strict=True)
@@ -348,7 +348,7 @@ def piece(ids: Sequence[int], start: int, first: I32, slot: int, kv: int, *, eve
     return Batch((group,), last)
 
 
-def joined(parts: list[I32]) -> I32:
+def concatenate(parts: list[I32]) -> I32:
     """All elements in one array of one dimension."""
     return (
         parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([x.reshape(-1) for x in parts])

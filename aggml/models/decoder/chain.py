@@ -151,18 +151,18 @@ class ChainDraw:
             elif step == "dry":
                 value = self._without_repetition(at, value, tokens)
             elif step == "temperature":
-                at, value = self._heated(at, value, temperature)
+                at, value = self._apply_temperature(at, value, temperature)
             else:
-                kept = self._kept(step, at, value, top_k, top_p, min_p, another)
+                kept = self._keep(step, at, value, top_k, top_p, min_p, another)
                 at, value = at[kept], value[kept]
-        at, value = _sorted(at, value)
+        at, value = _sort(at, value)
         if chain.mirostat:
             return self._mirostat(at, value, len(logits), one, number)
         share = _shares(value)
         self.note(number, at, share)
         return int(at[_draw(share, one)])
 
-    def _kept(
+    def _keep(
         self,
         step: str,
         at: Ids,
@@ -207,7 +207,7 @@ class ChainDraw:
         above = int(np.count_nonzero(share >= chain.xtc_threshold))
         return order[max(0, above - 1) :]
 
-    def _heated(self, at: Ids, value: F64, temperature: float) -> tuple[Ids, F64]:
+    def _apply_temperature(self, at: Ids, value: F64, temperature: float) -> tuple[Ids, F64]:
         """The logits at a temperature; at 0 the best one alone."""
         chain = self._chain
         if chain.dynatemp_range > 0 and len(at) > 1:
@@ -278,7 +278,7 @@ def _order(at: Ids, value: F64) -> Ids:
     return np.lexsort((at, -value))
 
 
-def _sorted(at: Ids, value: F64) -> tuple[Ids, F64]:
+def _sort(at: Ids, value: F64) -> tuple[Ids, F64]:
     order = _order(at, value)
     return at[order], value[order]
 

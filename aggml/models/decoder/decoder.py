@@ -21,7 +21,7 @@ from aggml.models.decoder.steps import Steps
 from aggml.models.errors import ModelError
 from aggml.models.kv.caches import CHUNK, Caches, sizes
 from aggml.models.kv.reached import Reached
-from aggml.models.kv.rows import rounded
+from aggml.models.kv.rows import round_up
 from aggml.models.kv.state_rows import Rewind
 from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
@@ -88,7 +88,7 @@ class Decoder:
         self.site: Site = backend if isinstance(backend, Site) else site_of(backend)
         self._owns_weights = owns_weights
         self.model = model
-        self.ctx: int = rounded(ctx)
+        self.ctx: int = round_up(ctx)
         self.sequences = sequences
         self.weights: Mapping[str, Tensor] = weights
         self.adapters = adapters
@@ -120,7 +120,7 @@ class Decoder:
     ) -> list[int]:
         """Bytes of the caches of each layer, with these arguments."""
         element = DType.parse(cache)
-        return sizes(model, element, rounded(ctx), sequences, ring=cls.ring, rewind=rewind)
+        return sizes(model, element, round_up(ctx), sequences, ring=cls.ring, rewind=rewind)
 
     def _allocate(self) -> object:
         """Allocate the caches, filled with zeros: rows that a mask hides must be finite, too."""
@@ -222,7 +222,7 @@ class Decoder:
             step, inputs, more = found or (*await self._first(positions, slot), False)
             inputs[step.tokens] = np.array(ids, np.int32)
             taken = _one_of_each(slot, positions)
-            future = await self._submitted(step, inputs, step.result, taken)
+            future = await self._submit(step, inputs, step.result, taken)
             if self._written is not None:
                 self._written.note(future, lambda: taken)
             if not more:
@@ -308,7 +308,7 @@ class Decoder:
         """
         with self.lifetime.use("Decoder"):
             inputs = step.inputs(batch) | dict(more)
-            return await self._submitted(step, inputs, results, batch.taken)
+            return await self._submit(step, inputs, results, batch.taken)
 
     def batch_of(self, ids: Sequence[int], start: int, slot: int = 0) -> Batch:
         """The batch for a piece of one sequence, of which every token gets a result."""
@@ -340,7 +340,7 @@ class Decoder:
             if self._reached is not None:
                 self._reached.copied(0, others)
 
-    async def _submitted(
+    async def _submit(
         self,
         step: Step,
         inputs: Mapping[Tensor, Any],
@@ -384,7 +384,7 @@ class Decoder:
 
     def seen(self, last: int) -> int:
         """How many cache rows attention reads if ``last`` is the last position."""
-        return min(rounded(last + 1), self.ctx)
+        return min(round_up(last + 1), self.ctx)
 
     async def queue(
         self,
@@ -419,10 +419,10 @@ class Decoder:
         """
         shape = replace(batch.shape(best, every=every), hidden=hidden)
         with self.lifetime.use("Decoder"):
-            step, inputs = await self._fed(batch, shape, draws)
+            step, inputs = await self._find_inputs(batch, shape, draws)
             if values is not None:
                 inputs[step.tokens] = values
-            future = await self._submitted(step, inputs, step.results, batch.taken)
+            future = await self._submit(step, inputs, step.results, batch.taken)
             if self._written is not None:
                 self._written.note(future, lambda: batch.written(self.ctx))
             return future
@@ -497,7 +497,7 @@ class Decoder:
         if self._reached is not None:
             self._reached.choose(slot, at)
 
-    async def _fed(
+    async def _find_inputs(
         self, batch: Batch, shape: Shape, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:
         """The step for this shape, and its inputs for this batch."""

@@ -92,7 +92,7 @@ class Sampler:
         return self.chain.draw(logits, adjuster, tokens, numbers, one, self._another(token), token)
 
     def _another(self, token: int) -> float:
-        """A random number for the token of that index, beside that with which it is drawn."""
+        """A second random number for the token of that index; the first one draws it."""
         missing = token + 1 - len(self._others)
         if missing > 0:
             self._others += self._more_random.random(missing).tolist()
@@ -137,8 +137,8 @@ class Sampler:
         one = self.random.random() if token is None else self.number_of(token)
         return self.temperature, self.top_k, self.top_p, self.min_p, one
 
-    def looks_at(self, k: int) -> int:
-        """How many of ``k`` tokens, the best ones, may be drawn; a chain looks at all logits."""
+    def count_candidates(self, k: int) -> int:
+        """Among how many of the ``k`` best tokens one is drawn; a chain takes all logits."""
         return 1 if self.temperature <= 0 or self.chain is not None else min(self.top_k or k, k)
 
     def __call__(self, logits: npt.NDArray[np.float32]) -> int:
@@ -242,12 +242,12 @@ class PromptReport:
 def prompt_reports(
     rows: npt.NDArray[np.float32], after: Sequence[int], n: int
 ) -> list[PromptReport]:
-    """What is told of the tokens of a prompt, each from the logits after the token before it.
+    """The report of each token of a prompt, from the logits after the token before it.
 
     Args:
         rows: logits of all tokens, a row for each position.
-        after: the token that follows each position, but perhaps for the last one; below 0 there is
-            none, but a part of a picture.
+        after: the token that follows each position; of the last position it may be missing. An id
+            below 0 stands for a part of a picture.
         n: how many of the best tokens to name.
     """
     found = []

@@ -15,8 +15,8 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
-from aggml.models.blocks.scope import Places, Scope, Turns, normed
-from aggml.models.decoder.batch import joined
+from aggml.models.blocks.scope import Places, Scope, Turns, norm_rows
+from aggml.models.decoder.batch import concatenate
 from aggml.models.decoder.drawing import Drawing
 from aggml.models.description import mixer_in
 
@@ -80,12 +80,12 @@ class Step:
         """The input tensors of the graph, each with its array for a batch."""
         groups = batch.groups
         inputs: dict[Tensor, Any] = {
-            self.tokens: joined([group.ids for group in groups]),
+            self.tokens: concatenate([group.ids for group in groups]),
         }
         if self.told:
             inputs[self.positions] = batch.rotary
         for room, at in self.places.items():
-            inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
+            inputs[at.rows] = concatenate([group.rows_in(at.length, self.ctx) for group in groups])
             for mask, group in zip(at.masks, groups, strict=True):
                 inputs[mask] = group.mask_in(room, at.length, self.ctx)
             if at.staged is not None:
@@ -181,19 +181,19 @@ class Builder:
             carried: the same for hidden states, if the model `carried` any.
         """
         model, weights = self._model, self._weights
-        tokens = self._taken_in(shape) if chosen is None else chosen
-        positions = _given("positions", shape.tokens * (4 if shape.placed else 1))
-        last = _given("last", shape.ends) if shape.ends and model.ends else None
+        tokens = self._build_input(shape) if chosen is None else chosen
+        positions = _vector_input("positions", shape.tokens * (4 if shape.placed else 1))
+        last = _vector_input("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
         turns = _turns(shape) if self._caches.states else Turns((), (), ())
         kept: list[Tensor] = []
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
         numbers, numbers_last = self._numbers(shape, last)
-        adapting, adapting_last = self._adapting(shape, numbers, numbers_last)
+        adapting, adapting_last = self._choose_adapters(shape, numbers, numbers_last)
         directions = {} if self._adapters is None else self._adapters.directions
         own, given = (None, carried) if carried is not None else self._given_embeddings(shape)
-        x = self._embedded(tokens, positions, own, given) if model.embeds else tokens
+        x = self._embed(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
         for i, layer in enumerate(model.layers):
@@ -228,7 +228,7 @@ class Builder:
         drawing = Drawing.of(shape)
         hidden = None
         if model.ends:
-            x = normed(weights, model.last_norm, x, model.eps, centred=model.centred)
+            x = norm_rows(weights, model.last_norm, x, model.eps, centred=model.centred)
             if carried is not None:
                 kept.append(ops.cpy(x, carried))
             if shape.tapped:
@@ -241,7 +241,7 @@ class Builder:
         return Step(
             graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,
-            _used(turns, leafs) if self._caches.states else None, last, logits, best,
+            _keep_used(turns, leafs) if self._caches.states else None, last, logits, best,
             results[0] if len(results) == 1 else results, every, drawing,
             numbers if numbers in leafs else None,
             numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
@@ -277,10 +277,10 @@ class Builder:
         each = ops.reshape_3d(logits, 1, logits.ne[0], shape.logits)
         return ops.get_rows(each, best).set_output(), best, every
 
-    def _taken_in(self, shape: Shape) -> Tensor:
+    def _build_input(self, shape: Shape) -> Tensor:
         """The input of a step: token ids, or the output of the previous stage."""
         if self._model.embeds:
-            return _given("tokens", shape.tokens)
+            return _vector_input("tokens", shape.tokens)
         ne = self._model.width, shape.tokens
         return aggml.new_tensor(DType.F32, ne=ne, name="values").set_input()
 
@@ -294,7 +294,7 @@ class Builder:
         ne = 1, shape.ends
         return numbers, aggml.new_tensor(DType.I32, ne=ne, name="adapters_last").set_input()
 
-    def _adapting(
+    def _choose_adapters(
         self, shape: Shape, numbers: Tensor | None, numbers_last: Tensor | None
     ) -> tuple[Adapting | None, Adapting | None]:
         """The adapters of these tokens."""
@@ -315,7 +315,7 @@ class Builder:
             aggml.new_tensor(DType.F32, ne=(width, n), name="given").set_input(),
         )
 
-    def _embedded(
+    def _embed(
         self, tokens: Tensor, positions: Tensor, own: Tensor | None, given: Tensor | None
     ) -> Tensor:
         """[tokens] -> [width, tokens]; where ``own`` is 0, ``given`` takes the token's place."""
@@ -333,14 +333,14 @@ class Builder:
         if model.position_table:
             x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))
         if model.embedding_norm:
-            x = normed(weights, "token_embd_norm", x, model.eps, centred=model.centred)
+            x = norm_rows(weights, "token_embd_norm", x, model.eps, centred=model.centred)
         return x
 
     def _beside_hidden(self, x: Tensor, hidden: Tensor) -> Tensor:
         """The input of a head's layer: embeddings, and the hidden states of the tokens before."""
         model, prefix = self._model, f"blk.{self._model.first}.nextn."
         x, y = (
-            normed(self._weights, prefix + name, z, model.eps, centred=model.centred)
+            norm_rows(self._weights, prefix + name, z, model.eps, centred=model.centred)
             for name, z in (("enorm", x), ("hnorm", hidden))
         )
         return ops.mul_mat(self._weights[f"{prefix}eh_proj.weight"], ops.concat(x, y, 0))
@@ -356,7 +356,7 @@ class Builder:
         own = ops.reshape_3d(ops.scale(own, math.sqrt(size)), size, layers, n)
         y = ops.mul_mat(weights["per_layer_model_proj.weight"], x)
         y = ops.reshape_3d(ops.scale(y, model.width**-0.5), size, layers, n)
-        y = normed(weights, "per_layer_proj_norm", y, model.eps, centred=False)
+        y = norm_rows(weights, "per_layer_proj_norm", y, model.eps, centred=False)
         y = ops.scale(ops.add(y, own), math.sqrt(0.5))
         return ops.cont(ops.permute(y, 0, 2, 1, 3))
 
@@ -368,8 +368,8 @@ class Builder:
             if length not in rows:
                 copied = shape.parts[-1]
                 n = copied.sequences * copied.tokens
-                staged = _given("staged", n) if shape.staged else None
-                rows[length] = _given("rows", shape.tokens), staged
+                staged = _vector_input("staged", n) if shape.staged else None
+                rows[length] = _vector_input("rows", shape.tokens), staged
             # A ring has no more rows than `length`. Where every position has a row, `kv` is not
             # bounded: prompts staged side by side also read rows after the first sequence's.
             whole = length == self._ctx
@@ -404,22 +404,24 @@ class Builder:
         return logits
 
 
-def _given(name: str, n: int) -> Tensor:
+def _vector_input(name: str, n: int) -> Tensor:
     return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
 
 
 def _turns(shape: Shape) -> Turns:
     """Inputs that tell which states each part of a step reads and writes."""
-    reads = tuple(_given("state_from", part.sequences) for part in shape.parts)
-    writes = tuple(_given("state_to", part.sequences * part.history) for part in shape.parts)
+    reads = tuple(_vector_input("state_from", part.sequences) for part in shape.parts)
+    writes = tuple(_vector_input("state_to", part.sequences * part.history) for part in shape.parts)
     latest = tuple(
-        write if part.history == 1 else _given("state_to_latest", part.sequences * part.history)
+        write
+        if part.history == 1
+        else _vector_input("state_to_latest", part.sequences * part.history)
         for write, part in zip(writes, shape.parts, strict=True)
     )
     return Turns(reads, writes, latest)
 
 
-def _used(turns: Turns, leafs: set[Tensor]) -> Turns:
+def _keep_used(turns: Turns, leafs: set[Tensor]) -> Turns:
     """Without the inputs that the graph does not have."""
     writes, latest = (
         tuple(x if x in leafs else None for x in those) for those in (turns.writes, turns.latest)
@@ -439,21 +441,21 @@ def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
 
 def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """The mixer and the feed-forward block of a layer."""
-    before, net, entered = _normed(at, layer.before_mixer, x), layer.feed_forward, x
+    before, net, entered = _norm(at, layer.before_mixer, x), layer.feed_forward, x
     y = layer.mixer.build(at, before)
     mixer = mixer_in(net)
     if mixer is None:
         x, y = _only(last, x), _only(last, y)
         before = _only(last, before) if layer.parallel else before
         at = at if last is None else at.of_last()
-    into, y = x, _normed(at, layer.after_mixer, layer.mixer.output(at, y))
-    x = _added(layer, x, y)
+    into, y = x, _norm(at, layer.after_mixer, layer.mixer.output(at, y))
+    x = _add_residual(layer, x, y)
     if net is None:
         return x
     if not layer.parallel:
-        into = _normed(at, layer.before_feed_forward, x)
+        into = _norm(at, layer.before_feed_forward, x)
     elif layer.before_feed_forward is not None:
-        into = _normed(at, layer.before_feed_forward, into)
+        into = _norm(at, layer.before_feed_forward, into)
     else:
         into = before
     if layer.routed_early:
@@ -463,18 +465,18 @@ def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     if mixer is not None:
         x, y = _only(last, x), _only(last, y)
         y = mixer.output(at if last is None else at.of_last(), y)
-    return _added(layer, x, _normed(at, layer.after_feed_forward, y))
+    return _add_residual(layer, x, _norm(at, layer.after_feed_forward, y))
 
 
 def _only(last: Tensor | None, x: Tensor) -> Tensor:
     return x if last is None else ops.get_rows(x, last)
 
 
-def _normed(at: Scope, name: str | None, x: Tensor) -> Tensor:
+def _norm(at: Scope, name: str | None, x: Tensor) -> Tensor:
     return x if name is None else at.norm(name, x)
 
 
-def _added(layer: Layer, x: Tensor, y: Tensor) -> Tensor:
+def _add_residual(layer: Layer, x: Tensor, y: Tensor) -> Tensor:
     if layer.residual_scale != 1.0:
         y = ops.scale(y, layer.residual_scale)
     return ops.add(y, x)

@@ -53,10 +53,10 @@ class Steps:
         """
         if self.closed:
             raise closed_error("Decoder")
-        step = self._known(shape)
+        step = self._find(shape)
         if step is None:
             async with self._building.slot():
-                step = self._known(shape) or await self._build(shape)
+                step = self._find(shape) or await self._build(shape)
         return step
 
     async def built(self, shape: Shape) -> Step:
@@ -77,9 +77,9 @@ class Steps:
         """
         if self.closed:
             raise closed_error("Decoder")
-        return self._known(shape)
+        return self._find(shape)
 
-    def _known(self, shape: Shape) -> Step | None:
+    def _find(self, shape: Shape) -> Step | None:
         with self._lock:
             step = self._kept.get(shape)
             if step is not None:
@@ -87,7 +87,7 @@ class Steps:
         return step
 
     async def _build(self, shape: Shape) -> Step:
-        chosen, carried = await self._handed_on(shape) if shape.chained else (None, None)
+        chosen, carried = await self._chain_tensors(shape) if shape.chained else (None, None)
         step = await self._builder.build(shape, chosen, carried)
         if self.closed:
             raise closed_error("Decoder")
@@ -111,7 +111,7 @@ class Steps:
         del self._builder  # it has weights and caches
         self._site = CLOSED
 
-    async def _handed_on(self, shape: Shape) -> tuple[Tensor, Tensor | None]:
+    async def _chain_tensors(self, shape: Shape) -> tuple[Tensor, Tensor | None]:
         """The tensors in which chained steps of the shape's sequences leave what the next takes."""
         key = shape.parts[0].slot, shape.tokens
         kept = self._chosen.get(key)

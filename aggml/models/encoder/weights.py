@@ -120,7 +120,7 @@ class EncoderFile:
         """Bytes of all tensors together."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def _stored(self, name: str) -> npt.NDArray[Any]:
+    def _read(self, name: str) -> npt.NDArray[Any]:
         """The elements of a tensor of the file; quantized ones as (rows, bytes)."""
         file: Any = self._file
         tensor = file.tensors[name]
@@ -133,10 +133,10 @@ class EncoderFile:
         rows = (tensor.ne[1], -1) if tensor.ndim > 1 else (-1,)
         return found.reshape(rows)
 
-    def _made(self, name: str) -> npt.NDArray[Any]:
+    def _make(self, name: str) -> npt.NDArray[Any]:
         """The elements of a tensor that is made. Blocks meanwhile."""
         sources, to = self._sources[name], self.tensors[name].dtype
-        arrays = [self._stored(source) for source in sources]
+        arrays = [self._read(source) for source in sources]
         if name == "position_embd.weight":
             return np.ascontiguousarray(arrays[0] + arrays[1][0], np.float32)
         whole = np.concatenate(arrays)
@@ -177,14 +177,14 @@ class EncoderFile:
             if progress is not None:
                 progress(part, total)
 
-        if not await anyio.to_thread.run_sync(self._mapped, backend.device, kept):
+        if not await anyio.to_thread.run_sync(self._map, backend.device, kept):
             await self._file.load(backend, names=kept, progress=loaded)
         if not made:
             return []
         buffer = await backend.alloc_async([self.tensors[name] for name in made])
         try:
             for name in made:
-                array = await anyio.to_thread.run_sync(self._made, name)
+                array = await anyio.to_thread.run_sync(self._make, name)
                 await backend.set(self.tensors[name], array)
                 done += self.tensors[name].nbytes
                 loaded(done, total)
@@ -195,7 +195,7 @@ class EncoderFile:
         buffer.usage = BufferUsage.WEIGHTS
         return [buffer]
 
-    def _mapped(self, device: Device, names: list[str]) -> bool:
+    def _map(self, device: Device, names: list[str]) -> bool:
         try:
             self._file.map(device, names)
         except (aggml.Unsupported, aggml.Misaligned):

@@ -15,8 +15,9 @@ import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -29,18 +30,13 @@ from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
-__all__ = ["BatchEngine", "Sized", "Waiting", "choose"]
+__all__ = ["BatchEngine", "Waiting", "choose"]
 
 
-class Sized(Protocol):
-    """An item; its length counts towards the size of its batch."""
-
-    def __len__(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=Sized)  # its length counts towards the size of its batch
 R = TypeVar("R")
 
 
@@ -247,7 +243,9 @@ class BatchEngine(Generic[T, R]):
         self.gone: deque[_Call] = deque()  # they have left, and their requests are still here
         self._shares = Shares()
         self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
-        self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
+        self.lock: threading.Lock = (
+            new_lock()
+        )  # held for moments only; nothing is awaited meanwhile
         self._guard = _Guard(self)
 
     async def submit(self, item: T, priority: int = 0, deadline: float | None = None) -> R:

@@ -618,12 +618,12 @@ def _source(module: Any, grammar: Grammar) -> str:  # noqa: ANN401 a module
         return str(matcher.grammar_from_regex(ascii_classes(grammar.text)))
     if grammar.kind == "choices":
         texts = sorted(set(json.loads(grammar.text)))
-        return str(matcher.grammar_from_lark("start: " + " | ".join(map(_quoted, texts))))
+        return str(matcher.grammar_from_lark("start: " + " | ".join(map(_quote, texts))))
     text = grammar.text if grammar.kind == "lark" else lark_of(grammar.text)
     return str(matcher.grammar_from_lark(text))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text as a literal of Lark."""
     return json.dumps(text, ensure_ascii=False)
 

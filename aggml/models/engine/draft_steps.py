@@ -153,7 +153,7 @@ class DraftSteps:
             first: the slot of the first row.
         """
         least = min(self._vocabulary, self.decoder.vocabulary)
-        among = max(x.sampler.looks_at(self._vocabulary) for x in requests if x.sampler)
+        among = max(x.sampler.count_candidates(self._vocabulary) for x in requests if x.sampler)
         among = min(among if among == 1 else max(among, BEST), least)
         follows = [(x, x.slot - first) for x in requests if x.slot is not None]
         found = []

@@ -38,7 +38,7 @@ from aggml.models.errors import (
     NotFiniteError,
     TooLongError,
 )
-from aggml.models.kv.paging import PAGE, fitting
+from aggml.models.kv.paging import PAGE, count_fitting
 from aggml.models.kv.rows import ROWS_STEP
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker
@@ -521,7 +521,7 @@ class Engine:
                     f"{self.pages.budget}: ask for fewer tokens, or give the model more memory"
                 )
         needs = [self._need(x) for x in requests]
-        most = fitting(needs, self.slots, self.pages.budget) + self.max_waiting
+        most = count_fitting(needs, self.slots, self.pages.budget) + self.max_waiting
         if len(requests) > most:
             raise TooLongError(
                 f"the request asks for {len(requests)} answers, at most {most} are taken: "
@@ -534,7 +534,7 @@ class Engine:
         queue = [self._need(x) for x in self._without_slot() if not x.over]
         going = [x for x in list(self._active.values()) if not x.over]
         room = self.slots - len(going), self.pages.budget - sum(map(self._need, going))
-        waiting = len(queue) + len(requests) - fitting([*queue, *needs], *room)
+        waiting = len(queue) + len(requests) - count_fitting([*queue, *needs], *room)
         if waiting > self.max_waiting:
             seconds = self._pace * len(queue) / self.slots
             self.counters.refused += 1
@@ -709,11 +709,11 @@ class Engine:
                 self.pages,
                 self._begin,
                 self._awaits,
-                self._staged(prompts),
+                self._count_staged(prompts),
             )
         if not running and not chunk:
             return None
-        intake = steps.planned(
+        intake = steps.plan_step(
             running, chunk, beside, self._rows, self._common(running), verification
         )
         return self._plan_of(intake, running, chunk, verification)
@@ -770,15 +770,15 @@ class Engine:
         if intake.every:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
-            shape = self._tapped(shape)
+            shape = self._with_hidden(shape)
             return _StepPlan(batch, shape, None, intake.follows, running, chunk, drafts=drafts)
-        shape = self._tapped(batch.shape(0))
+        shape = self._with_hidden(batch.shape(0))
         among = self._among(intake.follows)
         drawn = draws_of(intake.follows, shape.logits, among, drafts=drafts)
         shape = drawn.shaped(shape)
         return _StepPlan(batch, shape, drawn, intake.follows, running, chunk, drafts=drafts)
 
-    def _tapped(self, shape: Shape) -> Shape:
+    def _with_hidden(self, shape: Shape) -> Shape:
         """The shape of a step that brings hidden states, too, if drafts are made of them."""
         observed = self.speculation is not None and self.speculation.observer is not None
         return replace(shape, tapped=True) if observed else shape
@@ -791,13 +791,13 @@ class Engine:
         """
         verification = self._verification(running)
         if verification is not None:
-            intake = steps.planned(running, [], 0, self._rows, 0, verification)
+            intake = steps.plan_step(running, [], 0, self._rows, 0, verification)
             return self._plan_of(intake, running, [], verification)
         if self.speculation is not None and self.speculation.waits:
             return None  # drafts are being made
         if not _stays_on_device(running):
             slots = self._rows.slots
-            intake = steps.planned(running, [], 0, self._rows, self._common(running))
+            intake = steps.plan_step(running, [], 0, self._rows, self._common(running))
             assert intake.batch.groups[0].ids.shape[0] <= slots
             return self._plan_of(intake, running, [])
         return self._chain(running, 0)
@@ -807,7 +807,7 @@ class Engine:
         group = steps.next_tokens(running, first, n, self._rows, self._common(running), ahead)
         batch = Batch((group,))
         follows = [(x, x.slot - first) for x in running if x.slot is not None]
-        shape = self._tapped(batch.shape(CHAINED))
+        shape = self._with_hidden(batch.shape(CHAINED))
         among = self._among(follows)
         draws = None
         if among > 1 or any(x.adjuster is not None for x in running):
@@ -847,14 +847,20 @@ class Engine:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
             chunk = steps.next_prompts(
-                those, room, self._rows, self.pages, self._begin, self._awaits, self._staged(those)
+                those,
+                room,
+                self._rows,
+                self.pages,
+                self._begin,
+                self._awaits,
+                self._count_staged(those),
             )
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _StepPlan(intake.batch, shape, None, [], [], chunk)
 
-    def _staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
+    def _count_staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
         """Shared rows of all prompts but these."""
         return [
             (x.staged, x.staged + len(x.tokens))
@@ -865,7 +871,9 @@ class Engine:
     def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
         """Among how many of the best tokens the device draws."""
         vocabulary = self.decoder.vocabulary
-        most = max((x.sampler.looks_at(vocabulary) for x, _ in follows if x.sampler), default=1)
+        most = max(
+            (x.sampler.count_candidates(vocabulary) for x, _ in follows if x.sampler), default=1
+        )
         if most == 1:
             return 1
         return self._best if most <= self._best else min(vocabulary, 1 << (most - 1).bit_length())

@@ -152,10 +152,10 @@ class _Reader:
             else:
                 break
             self._skip(_BLANK)
-            parts[-1] = self._repeated(parts[-1])
+            parts[-1] = self._repeat(parts[-1])
         return parts[0] if len(parts) == 1 else _Sequence(parts)
 
-    def _repeated(self, part: _Node) -> _Node:
+    def _repeat(self, part: _Node) -> _Node:
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):
                 return _Repeat(part, least, most)
@@ -175,7 +175,7 @@ class _Reader:
         self._at += 1
         parts: list[_Node] = []
         while not self._take('"'):
-            parts.append(_Characters(_escaped(self._character())))
+            parts.append(_Characters(_escape(self._character())))
         return parts[0] if len(parts) == 1 else _Sequence(parts)
 
     def _set(self) -> _Node:
@@ -184,14 +184,14 @@ class _Reader:
         empty = True
         while not self._take("]"):
             first = self._character()
-            inside += _escaped(first)
+            inside += _escape(first)
             empty = False
             if self._next == "-" and self._text[self._at + 1 : self._at + 2] != "]":
                 self._at += 1
                 last = self._character()
                 if ord(last) < ord(first):
                     raise self._fail("the end of a range after its beginning")
-                inside += "-" + _escaped(last)
+                inside += "-" + _escape(last)
         if empty:
             raise self._fail("a character in brackets")
         return _Characters(f"[{inside}]")
@@ -218,7 +218,7 @@ class _Reader:
         return chr(code)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     """A character in a regular expression, within brackets or not."""
     if character.isalnum() and character.isascii():
         return character
@@ -234,7 +234,7 @@ def lark_of(text: str) -> str:
     rules = _Reader(text).read()
     if "root" not in rules:
         raise GbnfError("there is no rule root")
-    used = _used(rules)
+    used = _find_used(rules)
     regex = None if _calls_itself(rules) else _regex(rules, rules["root"])
     if regex is not None:
         return f"start: /{regex}/"
@@ -254,7 +254,7 @@ def _names(node: _Node) -> list[_Rule]:
     return [x for child in _children(node) for x in _names(child)]
 
 
-def _used(rules: dict[str, _Node]) -> list[str]:
+def _find_used(rules: dict[str, _Node]) -> list[str]:
     """The rules that ``root`` needs, itself first."""
     found = ["root"]
     for name in found:

@@ -18,7 +18,7 @@ from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown, text_list
 
 __all__ = [
-    "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "closed",
+    "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "close_objects",
     "grammar_of", "inline_json", "json_pattern", "plain_schema", "schema_text",
 ]  # fmt: skip
 
@@ -65,15 +65,17 @@ def grammar_of(place: str, name: str, value: Any) -> Grammar:
             raise InvalidArgument(
                 f"[{place}] choices[{texts.index('')}] is empty, each must have a character"
             )
-        return _checked(place, name, Grammar("choices", json.dumps(texts, ensure_ascii=False)))
+        return _check_grammar(
+            place, name, Grammar("choices", json.dumps(texts, ensure_ascii=False))
+        )
     text = one_text(place, name, value)
     if not text.strip():
         raise InvalidArgument(f"[{place}] {name} is empty")
     kind: GrammarKind = "regex" if name == "regex" else "gbnf" if "::=" in text else "lark"
-    return _checked(place, name, Grammar(kind, text))
+    return _check_grammar(place, name, Grammar(kind, text))
 
 
-def _checked(place: str, name: str, grammar: Grammar) -> Grammar:
+def _check_grammar(place: str, name: str, grammar: Grammar) -> Grammar:
     if len(grammar.text) > LONGEST:
         raise InvalidArgument(
             f"[{place}] {name} has {len(grammar.text)} characters, at most {LONGEST} are allowed"
@@ -105,7 +107,7 @@ def schema_text(place: str, name: str, value: Any) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"[{place}] {name} cannot be written as JSON: {error}") from None
-    return _checked(place, name, Grammar("schema", text)).text
+    return _check_grammar(place, name, Grammar("schema", text)).text
 
 
 def _plain(value: Any) -> Any:
@@ -151,7 +153,7 @@ def ascii_classes(regex: str) -> str:
     """
     inside = False
 
-    def one(found: re.Match[str]) -> str:
+    def translate(found: re.Match[str]) -> str:
         nonlocal inside
         text = found[0]
         if text[0] == "[":
@@ -163,7 +165,7 @@ def ascii_classes(regex: str) -> str:
             return text
         return known if inside else f"[{known}]"
 
-    return _PIECES.sub(one, regex)
+    return _PIECES.sub(translate, regex)
 
 
 def json_pattern(regex: str) -> str:
@@ -178,7 +180,7 @@ def json_pattern(regex: str) -> str:
     """
     inside = negated = False
 
-    def one(found: re.Match[str]) -> str:
+    def translate(found: re.Match[str]) -> str:
         nonlocal inside, negated
         text = found[0]
         if text[0] == "[":
@@ -191,21 +193,22 @@ def json_pattern(regex: str) -> str:
             inside = False
         if inside and text in ("&&", "--", "~~"):
             return f"\\{text[0]}\\{text[1]}"
-        sure, maybe = _KINDS.get(text.lower(), ("", ""))
-        if not sure:
+        by_all, by_some = _KINDS.get(text.lower(), ("", ""))
+        if not by_all:
             return text
-        within = inside and negated  # what is left out must be left out by all
+        # A negated class leaves out whatever one of the standards counts to it.
+        excludes = inside and negated
         if text[1].islower():
-            kind = maybe if within else sure
+            kind = by_some if excludes else by_all
             return kind if inside else f"[{kind}]"
-        return f"[^{sure if within else maybe}]"
+        return f"[^{by_all if excludes else by_some}]"
 
-    return _PIECES.sub(one, regex)
+    return _PIECES.sub(translate, regex)
 
 
 #: Characters of a URI, which `plain_schema` leaves as they are; "%" begins a quoted one.
 _OF_URIS: Final = "!#$%&'()*+,/:;=?@[]~"
-#: Keywords whose values are schemas by names that anybody chose.
+#: Keywords whose values are schemas by names that the author of the schema chose.
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
@@ -214,11 +217,12 @@ _LEAST: Final = 1e-9
 
 
 def plain_schema(schema: Any) -> Any:
-    """A schema whose patterns are `json_pattern`, whose references are URIs, and bounds are kept.
+    """A schema as llguidance needs it: its patterns, its references, its exclusive bounds.
 
-    Programs write references as they name their classes: ``#/$defs/Größe``. And llguidance lets a
-    number be 5 under ``exclusiveMinimum: 5``, and -5 under ``exclusiveMaximum: -5``, if the other
-    bound is less than 1 away.
+    Patterns are translated by `json_pattern`. References become URIs, because programs write them
+    as they name their classes: ``#/$defs/Größe``. An exclusive bound becomes a bound, because
+    llguidance lets a number be 5 under ``exclusiveMinimum: 5``, and -5 under ``exclusiveMaximum:
+    -5``, if the other bound is less than 1 away.
     """
     if isinstance(schema, list):
         return [plain_schema(x) for x in schema]
@@ -243,8 +247,8 @@ def plain_schema(schema: Any) -> Any:
         ("exclusiveMinimum", "minimum", _LEAST, ("maximum", "exclusiveMaximum")),
         ("exclusiveMaximum", "maximum", -_LEAST, ("minimum", "exclusiveMinimum")),
     ):
-        told, own = found.get(excluded), found.get(bound)
-        whole = own if told is True else told  # true is what old schemas say
+        outer, own = found.get(excluded), found.get(bound)
+        whole = own if outer is True else outer  # in old schemas it is true, beside the bound
         if not _is_whole(whole) or whole * least < 0:
             continue
         if any(_is_beside(whole, found.get(x)) for x in farther):
@@ -280,16 +284,16 @@ def arguments_json(schema: Any) -> str:
     They have no properties but those that the schema names, unless it says that they may: a model
     that is free to add some goes on adding them, and no function expects them.
     """
-    return inline_json(closed(schema))
+    return inline_json(close_objects(schema))
 
 
-def closed(schema: Any) -> Any:
+def close_objects(schema: Any) -> Any:
     """A schema whose objects have the properties that are named there, and no others.
 
     It is left as it is where several schemas hold for one object (``allOf``, or ``$ref`` beside
     properties), because each of them would forbid the properties of the others.
     """
-    return schema if _joins(schema) else _closed(schema)
+    return schema if _joins(schema) else _close_schema(schema)
 
 
 def _joins(schema: Any) -> bool:
@@ -301,18 +305,18 @@ def _joins(schema: Any) -> bool:
     return several or "allOf" in schema or any(map(_joins, schema.values()))
 
 
-def _closed(schema: Any) -> Any:
+def _close_schema(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(x) for x in schema]
+        return [_close_schema(x) for x in schema]
     if not isinstance(schema, dict):
         return schema
     found = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "definitions", "patternProperties"):
             inner = isinstance(value, dict)
-            found[key] = {k: _closed(v) for k, v in value.items()} if inner else value
+            found[key] = {k: _close_schema(v) for k, v in value.items()} if inner else value
         elif key in ("items", "prefixItems", "anyOf", "oneOf", "additionalProperties"):
-            found[key] = _closed(value)
+            found[key] = _close_schema(value)
         else:
             found[key] = value
     opens = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")

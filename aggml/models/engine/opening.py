@@ -40,16 +40,16 @@ class EngineLimits:
 
 
 def is_short(site: Site, weights: int) -> bool:
-    """Whether a model may not fit with as many sequences as nobody asked less than.
+    """Whether memory may be short for the number of sequences that a model has by default.
 
     On a device that computes in host memory a sequence takes memory as it grows, so only large
-    weights matter. On others the caches are allocated whole.
+    weights matter. On other devices the caches are allocated whole.
     """
     return allocates_whole(site) or 4 * weights > free_memory()
 
 
 def allocates_whole(site: Site) -> bool:
-    """Whether a device has memory of its own, where keys and values have all theirs at once."""
+    """Whether a device has memory of its own: there all keys and values get memory at once."""
     return any(not x.device.caps.buffer_from_host for x in site.backends)
 
 
@@ -65,7 +65,8 @@ def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits, about: st
         decoder: of the model.
         slots: sequences at a time.
         limits: what the engine may take.
-        about: what tells the model's files from others, if there is a folder for beginnings.
+        about: names the model's files in a folder of stored prompts, so that no other model reads
+            what this one stores.
 
     Raises:
         ModelError: the memory is not enough for one sequence.
@@ -80,8 +81,8 @@ def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits, about: st
     budget = budget_of(memory, decoder)
     rest = (memory - slack) // page
     budget = min(budget, max(rest, pages.need(1)))
-    asked = memory // 2 if limits.prefix_cache is None else limits.prefix_cache
-    stored = min(asked, budget * page)
+    wanted = memory // 2 if limits.prefix_cache is None else limits.prefix_cache
+    stored = min(wanted, budget * page)  # bytes of stored prompts
     return Engine(
         decoder, slots=slots, budget=budget, chunk=limits.chunk, max_waiting=limits.max_waiting,
         prefixes=Prefixes(decoder, stored, limits.prefix_folder, about=about) if stored else None,

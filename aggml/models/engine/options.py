@@ -155,7 +155,7 @@ def options_of(
         deadline=None if seconds is None else time.monotonic() + seconds,
         chain=_chain_of(place, given),
         grammar=_grammar_of(place, given),
-        allowed=_allowed_of(place, given["allowed_ids"], vocabulary),
+        allowed=_check_allowed(place, given["allowed_ids"], vocabulary),
         bad_words=_bad_words_of(place, given["bad_words"]),
         include_stop=flag(place, "include_stop", given["include_stop"]),
         truncate_prompt=None if given["truncate_prompt"] is None else integer(
@@ -167,7 +167,7 @@ def options_of(
     )  # fmt: skip
 
 
-def _allowed_of(place: str, given: Any, vocabulary: int) -> frozenset[int] | None:
+def _check_allowed(place: str, given: Any, vocabulary: int) -> frozenset[int] | None:
     """The tokens that an answer may have; None: all."""
     if given is None:
         return None

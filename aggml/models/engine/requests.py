@@ -432,7 +432,7 @@ def choose_tokens(follows: Sequence[tuple[TextRequest, int]], best: Best) -> lis
         assert request.sampler is not None
         samplers.append(request.sampler)
         if request.adjuster is not None and best.every is not None:
-            need = request.sampler.looks_at(ids.shape[1])
+            need = request.sampler.count_candidates(ids.shape[1])
             ids[i], logits[i] = request.adjuster.best(best.every[row], ids[i], logits[i], need)
     found: list[int | None] = [None] * len(follows)
     if free:
@@ -468,8 +468,8 @@ def _choose_special(request: TextRequest, best: Best, row: int) -> int | None:
         logits = every if mask is None else mask.applied(every)
         return sampler.draw_by_chain(logits, adjuster, request.tokens, at)
     assert mask is not None
-    k = min(max(BEST, sampler.looks_at(len(every))), len(every))
-    need = sampler.looks_at(k)
+    k = min(max(BEST, sampler.count_candidates(len(every))), len(every))
+    need = sampler.count_candidates(k)
     if adjuster is None:
         # Most tokens that a model finds probable are allowed: then the others are not looked at.
         ids = best.ids[row]

@@ -219,7 +219,10 @@ class Drafter(Protocol):
 
 
 class HiddenObserver(Protocol):
-    """Takes the hidden states of the engine's steps."""
+    """Takes the hidden states of the engine's steps: `PredictionHead`.
+
+    A protocol, as the head's module needs this one: its drafts are steps of a decoder.
+    """
 
     def observe(self, request: TextRequest, first: int, hidden: F32, /) -> None:
         """Take the hidden states of a sequence's positions from ``first`` on."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Intake", "Rows", "checkpoints_of", "common", "next_prompt", "next_prompts", "next_tokens",
-    "planned", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
+    "plan_step", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -256,7 +256,7 @@ def checkpoints_of(n: int, computed: int, known: Iterable[int]) -> list[int]:
     return sorted(found)
 
 
-def planned(
+def plan_step(
     running: Sequence[TextRequest],
     chunk: list[tuple[TextRequest, Piece]],
     beside: int,
@@ -469,7 +469,7 @@ def _prompts(
             begin += len(piece.ids)
     group = Group(
         laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers,
-        given=_given(chunk, laid), rotary=_rotary(chunk, laid),
+        given=_gather_embeddings(chunk, laid), rotary=_rotary(chunk, laid),
     )  # fmt: skip
     return group, None if in_place else laid.staged[0], ends
 
@@ -490,7 +490,9 @@ def _rotary(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> npt.NDArray[
     return found
 
 
-def _given(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> GivenEmbeddings | None:
+def _gather_embeddings(
+    chunk: list[tuple[TextRequest, Piece]], laid: Chunk
+) -> GivenEmbeddings | None:
     """The embeddings of pictures in a chunk; their positions get some token instead of their key.
 
     None: there are no pictures.

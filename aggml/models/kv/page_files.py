@@ -111,7 +111,7 @@ class PageFiles:
         """
         path = self.folder / name
         try:
-            with _opened(path) as file:
+            with _open_regular(path) as file:
                 _read(file, head, into)
             os.utime(path)  # it was used
         except FileNotFoundError:
@@ -191,7 +191,7 @@ class PageFiles:
         _log.warning("[Prefixes] %s: %s", self.folder / name, what)
 
 
-def _opened(path: Path) -> Any:  # noqa: ANN401 - a binary file
+def _open_regular(path: Path) -> Any:  # noqa: ANN401 - a binary file
     """A regular file, opened without waiting for somebody else."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:

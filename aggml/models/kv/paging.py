@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
-__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting", "give_back_memory"]
+__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "count_fitting", "give_back_memory"]
 
 PAGE: Final = 64  # positions
 
@@ -169,17 +169,17 @@ class PagedDecoder(Decoder):
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
         self._huge: list[HugePages] = []  # for each of `_maps`
         self.form: CacheForm = CacheForm.of(self.caches)
-        self._lying = _lying(self.caches, self._homes())
+        self._lying = _group_caches(self.caches, self._homes())
         # Slots whose rows are being saved or loaded, as far as they are not known to be done.
         self._moving: deque[tuple[int, Future[Any]]] = deque()
         return [
-            self._mapped(backend, caches)
+            self._map_caches(backend, caches)
             if backend.device.caps.buffer_from_host
             else backend.alloc(caches)
             for backend, caches in self._homes()
         ]
 
-    def _mapped(self, backend: Backend, caches: list[Tensor]) -> Buffer:
+    def _map_caches(self, backend: Backend, caches: list[Tensor]) -> Buffer:
         """Place the caches of a backend in new mapped memory."""
         # Private and anonymous: it reads as zeros, and a page takes memory once it is written.
         places = _places(caches)
@@ -516,7 +516,7 @@ def _forget(memory: mmap.mmap, huge: HugePages, first: int, begin: int, end: int
     give_back_memory(memory, begin, end)
 
 
-def _lying(
+def _group_caches(
     caches: Caches, homes: Sequence[tuple[Backend, list[Tensor]]]
 ) -> list[tuple[Backend, list[Lying], list[Lying]]]:
     """For each backend its caches of keys and values, and its caches of states."""
@@ -551,7 +551,7 @@ def _places(caches: Sequence[Tensor]) -> list[int]:
     return found
 
 
-def fitting(needs: Iterable[int], slots: int, pages: int) -> int:
+def count_fitting(needs: Iterable[int], slots: int, pages: int) -> int:
     """How many sequences get a slot, first come, first served: none passes one that waits.
 
     Args:

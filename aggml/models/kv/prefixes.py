@@ -183,7 +183,7 @@ class Prefixes:
             about: what the keys and values of this prompt depend on besides, such as an adapter.
         """
         with self._lock:
-            return self._found(tokens, about)[0]
+            return self._find(tokens, about)[0]
 
     def branch(self, tokens: Sequence[int], *, about: str = "") -> int:
         """How many first tokens of a prompt an earlier one had, too: at most ``len(tokens) - 1``.
@@ -235,7 +235,7 @@ class Prefixes:
             How many positions are restored, as `match`; the prompt goes on from there.
         """
         with self._lock:
-            n, path, end = self._found(tokens, about)
+            n, path, end = self._find(tokens, about)
             self.queries += len(tokens)
             self.hits += n
             for first, page, count in _runs(path):
@@ -256,7 +256,7 @@ class Prefixes:
             self._touch([*path, end] if end is not None else path)
             return n
 
-    def _found(self, tokens: Sequence[int], about: str) -> tuple[int, list[_Node], _Node | None]:
+    def _find(self, tokens: Sequence[int], about: str) -> tuple[int, list[_Node], _Node | None]:
         """How many tokens are stored; the nodes of their pages; the end, if there are states."""
         path = self._path(tokens, len(tokens) - 1, about)
         good = next((i for i, node in enumerate(path) if not node.good), len(path))
@@ -556,7 +556,7 @@ class Prefixes:
         depth, end = len(path) + len(pages), None
         if decoder.has_states:
             keys = [node.key for node in held] + [key for key, _ in pages]
-            known = self._found(tokens, about)[0]
+            known = self._find(tokens, about)[0]
             end = _longest_end(names, tokens, keys, known)
             if end is None:
                 return []

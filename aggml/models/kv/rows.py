@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     F16 = npt.NDArray[np.float16]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["EVERYTHING", "ROWS_STEP", "length_of", "mask_of", "ring_mask", "rounded"]
+__all__ = ["EVERYTHING", "ROWS_STEP", "length_of", "mask_of", "ring_mask", "round_up"]
 
 EVERYTHING: Final = Room()
 ROWS_STEP: Final = 256  # caches and what attention reads are multiples of it: fewer graphs
 
 
-def rounded(n: int) -> int:
+def round_up(n: int) -> int:
     """The next multiple of `ROWS_STEP`."""
     return -(-n // ROWS_STEP) * ROWS_STEP
 
@@ -41,7 +41,7 @@ def length_of(room: Room, ctx: int, chunk: int) -> int:
         ctx: positions of a sequence.
         chunk: the most tokens of one sequence in a step.
     """
-    return ctx if room.window is None else min(ctx, rounded(room.window + chunk - 1))
+    return ctx if room.window is None else min(ctx, round_up(room.window + chunk - 1))
 
 
 def mask_of(positions: I32, seen: int, room: Room = EVERYTHING) -> F16:

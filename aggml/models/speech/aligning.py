@@ -67,7 +67,7 @@ class _Aligned(CrossAttention):
         q = ops.reshape_3d(q, self.head, self.heads, at.shape.tokens)
         (part,) = at.shape.parts
         queries = queries_of(q, part, 0)
-        keys = heads_of(at.caches["cross_k"], self.head, self.heads, (part, self.rows, self.rows))
+        keys = heads_of(at.caches["cross_k"], self.head, self.heads, part, self.rows, self.rows)
         n = part.sequences
         for k in self.chosen:
             one = ops.view_3d(keys, self.head, self.rows, n, keys.nb[1], keys.nb[3], k * keys.nb[2])

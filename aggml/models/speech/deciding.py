@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
     Ids = npt.NDArray[np.int64]
 
-__all__ = ["SpeechRules", "compression", "log_softmax", "suppressed"]
+__all__ = ["SpeechRules", "compression", "log_softmax", "suppressed_tokens"]
 
 FIRST_TIME: Final = 50  # steps of 0.02 s: the first segment of a window begins within a second
 #: Signs that mark speakers, music and other sounds.
@@ -51,7 +51,7 @@ SYMBOLS: Final = (
 MUSIC: Final = "♩♪♫♬♭♮♯"  # each may be several tokens; then its first token is suppressed
 
 
-def suppressed(words: Vocabulary, special: Special) -> Ids:
+def suppressed_tokens(words: Vocabulary, special: Special) -> Ids:
     """Tokens that are never chosen: signs for sounds, and special tokens that begin a text."""
     found = {words.encode(" -", special=False)[0], words.encode(" '", special=False)[0]}
     for symbol in (*SYMBOLS, *MUSIC):

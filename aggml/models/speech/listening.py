@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Listener", "frames_for", "heard", "memorized"]
+__all__ = ["Listener", "encode_sound", "frames_for", "write_memories"]
 
 COPIES: Final = (5, 4, 3, 2)  # how often shorter windows fit: they have 6, 7.5, 10 and 15 seconds
 
@@ -48,7 +48,7 @@ class _Program:
     rows: list[Tensor]  # to write, of each copy
 
 
-def _convolved(
+def _convolve(
     weights: Mapping[str, Tensor], name: str, x: Tensor, stride: int
 ) -> tuple[Tensor, int]:
     """A convolution over three frames and GELU.
@@ -64,12 +64,14 @@ def _convolved(
     return ops.gelu_erf(ops.add(y, bias)), rows.ne[1]
 
 
-async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor) -> Tensor:
+async def encode_sound(
+    model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor
+) -> Tensor:
     """The encoder's nodes: windows [frames, bands, windows] -> [width, frames / 2 * windows]."""
     audio, windows = model.audio, mel.ne[2]
-    x, n = _convolved(weights, "enc.conv1", mel, 1)
+    x, n = _convolve(weights, "enc.conv1", mel, 1)
     x = ops.reshape_3d(x, audio.width, n, windows)
-    x, n = _convolved(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
+    x, n = _convolve(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
     x = ops.reshape_3d(x, audio.width, n, windows)
     table = weights["enc.position_embd.weight"]
     if n < table.ne[1]:  # a shorter window
@@ -94,7 +96,7 @@ def frames_for(least: int, most: int) -> int:
     return next((x for x in fitting if x >= least), most)
 
 
-def memorized(
+def write_memories(
     weights: Mapping[str, Tensor],
     layers: Sequence[Mapping[str, Tensor]],
     x: Tensor,
@@ -185,7 +187,7 @@ class Listener:
         rows = [
             aggml.new_tensor(DType.I32, ne=(n,), name="rows").set_input() for _ in range(copies)
         ]
-        x = await heard(self.model, weights, mel.set_input())
-        graph = Graph(*memorized(weights, self._decoder.caches.layers, x, rows))
+        x = await encode_sound(self.model, weights, mel.set_input())
+        graph = Graph(*write_memories(weights, self._decoder.caches.layers, x, rows))
         await self._decoder.site.prepare(graph)
         return _Program(graph, mel, rows)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aggml.models.speech.live import Draft
     from aggml.models.speech.special import Special
-    from aggml.models.speech.windows import Asked, Said
+    from aggml.models.speech.windows import SpeechOptions, WindowText
     from aggml.models.tokenizers import Vocabulary
 
     F32 = npt.NDArray[np.float32]
@@ -105,9 +105,9 @@ class Recording:
 
 
 async def segments(
-    say: Callable[[Window], Awaitable[Said]],
+    say: Callable[[Window], Awaitable[WindowText]],
     recording: Recording,
-    asked: Asked,
+    asked: SpeechOptions,
     words: Vocabulary,
     special: Special,
     *,
@@ -175,7 +175,7 @@ async def segments(
 
 
 def _parts(
-    said: Said, special: Special, size: int
+    said: WindowText, special: Special, size: int
 ) -> tuple[list[tuple[float, float, list[int]]], int]:
     """The segments of a window of ``size`` frames, and after how many frames the next one begins.
 

@@ -62,7 +62,7 @@ def read_sound(data: bytes) -> tuple[F32, int]:
             "the audio is no WAV file (RIFF or RF64, WAVE); for other formats install PyAV: "
             f"{install_command('audio')}"
         )
-    return _decoded(data), RATE
+    return _decode(data), RATE
 
 
 def _has_av() -> bool:
@@ -79,7 +79,7 @@ CONTAINERS: Final = "aac,ac3,aiff,amr,asf,au,avi,caf,flac,matroska,webm,mov,mp3,
 LONGEST: Final = 12 * 3600  # seconds: a small file may become 2.7 GB of samples, and no more
 
 
-def _decoded(data: bytes) -> F32:
+def _decode(data: bytes) -> F32:
     """What FFmpeg makes of a file: mono, 16,000 samples a second."""
     import av
     import av.error

@@ -59,7 +59,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
         if name == b"ds64" and len(data) >= body + 16:
             long_size = struct.unpack_from("<Q", data, body + 8)[0]
         elif name == b"fmt ":
-            told = _told(data[body : body + size])
+            told = _read_format(data[body : body + size])
         elif name == b"data":
             if told is None:
                 raise ModelError(
@@ -98,7 +98,7 @@ def _is_placeholder(size: int, whole: int) -> bool:
     return size >= LARGEST or whole == 0 or whole >= LARGEST
 
 
-def _told(body: bytes) -> tuple[int, int, int, int]:
+def _read_format(body: bytes) -> tuple[int, int, int, int]:
     """Format, channels, rate and bits of samples."""
     if len(body) < 16:
         raise ModelError(

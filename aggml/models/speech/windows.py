@@ -20,7 +20,7 @@ from numpy.random import default_rng
 from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.aligning import Aligner
 from aggml.models.speech.beams import Beams, SequenceMover
-from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed
+from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed_tokens
 from aggml.models.speech.prompts import prompts
 from aggml.models.speech.special import LANGUAGES
 from aggml.models.speech.words import token_times
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["REPEATS", "TEMPERATURES", "Asked", "Said", "Window", "Windows"]
+__all__ = ["REPEATS", "TEMPERATURES", "SpeechOptions", "Window", "WindowText", "Windows"]
 
-#: As in Whisper's paper. They are tried in turn until a text is believed: see `Said.believed`.
+#: As in Whisper's paper. They are tried in turn until a text is `WindowText.believed`.
 TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 REPEATS: Final = 2.4  # a text repeats itself if zlib makes it more than so many times shorter
 UNSURE: Final = -1.0  # a text is a guess if the mean logarithm of its probabilities is below this
@@ -47,7 +47,7 @@ SILENT: Final = 0.6  # nobody speaks if the probability of `no_speech` is above 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SpeechOptions:
     """What a caller wants of a recording.
 
     Attributes:
@@ -84,7 +84,7 @@ class Window:
     """
 
     mel: F32
-    asked: Asked
+    asked: SpeechOptions
     before: Sequence[int] = ()
     frames: int | None = None
     draft: Sequence[int] = ()
@@ -97,7 +97,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WindowText:
     """What is said in a window.
 
     Attributes:
@@ -227,16 +227,16 @@ class Windows:
         )  # the most tokens of a window's text; one fewer of the text before
         self._aligner = Aligner(decoder, multilingual=special.multilingual)
         listener.freed.append(self._aligner.clear)
-        self._never = suppressed(words, special)
+        self._never = suppressed_tokens(words, special)
         blank = [*words.encode(" ", special=False), special.end]
         self._blank = np.array(blank, np.int64)
 
-    async def say(self, windows: Sequence[Window]) -> list[Said]:
+    async def say(self, windows: Sequence[Window]) -> list[WindowText]:
         """Decode windows; returns what is said in each of them.
 
         Cancellation: aborts the computation; its results are dropped.
         """
-        found: list[Said] = []
+        found: list[WindowText] = []
         together: list[Window] = []
         for window in windows:
             if sum(map(len, together)) + len(window) > self._decoder.sequences:
@@ -245,14 +245,14 @@ class Windows:
             together.append(window)
         return found + await self._together(together)
 
-    async def _together(self, windows: Sequence[Window]) -> list[Said]:
+    async def _together(self, windows: Sequence[Window]) -> list[WindowText]:
         sizes = [len(window) for window in windows]
         slots = [sum(sizes[:i]) for i in range(len(windows))]
         await self._listener.listen([window.mel for window in windows], slots)
         languages = [
             await self._language(slot, x.asked) for slot, x in zip(slots, windows, strict=True)
         ]
-        found: dict[int, Said] = {}
+        found: dict[int, WindowText] = {}
         open_ = list(range(len(windows)))
         for i in range(max(len(x.asked.temperatures) for x in windows)):
             tried = [k for k in open_ if i < len(windows[k].asked.temperatures)]
@@ -267,16 +267,16 @@ class Windows:
             if x.asked.words and not found[k].silent and any(map(self._is_text, found[k].tokens))
         ]
         if timed:
-            found |= await self._timed(timed, slots, windows, found)
+            found |= await self._find_times(timed, slots, windows, found)
         return [found[i] for i in range(len(windows))]
 
     def _is_text(self, token: int) -> bool:
         return token < self.special.end
 
-    async def _timed(
+    async def _find_times(
         self, timed: Sequence[int], slots: Sequence[int], windows: Sequence[Window],
-        found: Mapping[int, Said],
-    ) -> dict[int, Said]:  # fmt: skip
+        found: Mapping[int, WindowText],
+    ) -> dict[int, WindowText]:  # fmt: skip
         """What is said in some windows, with the times of the tokens."""
         special = self.special
         low = slots[timed[0]]
@@ -296,7 +296,7 @@ class Windows:
         most = max(windows[k].mel.shape[1] for k in timed) // 2
         attention = await self._aligner.attention_of(low, texts, most)
 
-        def times() -> dict[int, Said]:
+        def times() -> dict[int, WindowText]:
             timed_ = {}
             for k in timed:
                 steps = attention[slots[k] - low][:, firsts[k] - 1 : -1]
@@ -306,7 +306,7 @@ class Windows:
 
         return await anyio.to_thread.run_sync(times)
 
-    async def _language(self, slot: int, asked: Asked) -> str:
+    async def _language(self, slot: int, asked: SpeechOptions) -> str:
         """The language that was asked for, or the most probable one."""
         if not self.special.multilingual:
             return "en"
@@ -324,12 +324,12 @@ class Windows:
         windows: Sequence[Window],
         languages: Sequence[str],
         i: int,
-    ) -> dict[int, Said]:
+    ) -> dict[int, WindowText]:
         """Decode these windows, each from its sequence on, at their ``i``-th temperature."""
         runs: list[_Run | Beams] = []
         mover = SequenceMover(self._decoder)
         try:
-            begun, silence = await self._begun(tried, slots, windows, languages, i)
+            begun, silence = await self._begin_runs(tried, slots, windows, languages, i)
             for k, one in zip(tried, begun, strict=True):
                 beam = windows[k].asked.beam
                 if beam > 1 and one.temperature <= 0:
@@ -351,11 +351,11 @@ class Windows:
         finally:
             mover.close()
         return {
-            k: self._said(run, windows[k].asked.temperatures[i], languages[k], silent)
+            k: self._finish_run(run, windows[k].asked.temperatures[i], languages[k], silent)
             for k, run, silent in zip(tried, runs, silence, strict=True)
         }
 
-    async def _begun(
+    async def _begin_runs(
         self,
         tried: Sequence[int],
         slots: Sequence[int],
@@ -427,12 +427,14 @@ class Windows:
         for run in going:
             run.rows = list(rows[run.slot - low : run.slot + run.size - low])
 
-    def _said(self, run: _Run | Beams, heat: float, language: str, silence: float) -> Said:
+    def _finish_run(
+        self, run: _Run | Beams, heat: float, language: str, silence: float
+    ) -> WindowText:
         made, logprob = run.best
         given = run.certain if isinstance(run, _Run) else 0
         text = self._words.decode([x for x in made[given:] if x < self.special.end])
         mean = logprob / (len(made) - given + 1)
-        return Said(made, language, heat, mean, compression(text), silence, certain=given)
+        return WindowText(made, language, heat, mean, compression(text), silence, certain=given)
 
 
 def _step_all(runs: Sequence[_Run | Beams]) -> None:

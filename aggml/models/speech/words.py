@@ -66,14 +66,14 @@ def token_times(attention: F32, frames: int) -> F32:
     """
     weights = attention[:, :, : max(frames, 1)].astype(np.float64)
     mean, spread = weights.mean(axis=1, keepdims=True), weights.std(axis=1, keepdims=True)
-    cost = -_smoothed((weights - mean) / np.maximum(spread, 1e-12)).mean(axis=0)
+    cost = -_smooth((weights - mean) / np.maximum(spread, 1e-12)).mean(axis=0)
     rows, columns = _path(cost)
     first = np.searchsorted(rows, np.arange(len(cost)))  # where the path enters each row
     found: F32 = (columns[first] * FRAME).astype(np.float32)
     return found
 
 
-def _smoothed(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _smooth(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The median of `SMOOTHED` frames around each frame."""
     half, n = SMOOTHED // 2, x.shape[-1]
     if n <= half:
@@ -159,10 +159,10 @@ def words_of(
     if carried and found:
         word = found[-1]
         found[-1] = Word(word.start, word.end, word.text + carried)
-    return _shortened(found)
+    return _shorten_pauses(found)
 
 
-def _shortened(words: list[Word]) -> list[Word]:
+def _shorten_pauses(words: list[Word]) -> list[Word]:
     """Take pauses off the words beside them.
 
     The path through a pause belongs to the word before or behind it. So a word that is far longer

@@ -81,7 +81,7 @@ _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SMALL: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
-def _cased(upper: str, small: str, digits: str, contractions: str) -> str:
+def _case_pattern(upper: str, small: str, digits: str, contractions: str) -> str:
     """Words that go from capitals to small letters once; signs may end in a slash."""
     before = r"[^\r\n\p{L}\p{N}]?"
     return (
@@ -92,7 +92,8 @@ def _cased(upper: str, small: str, digits: str, contractions: str) -> str:
 
 _NOT_SMALL: Final = r"((?=[\p{L}])([^a-z]))"
 _NOT_UPPER: Final = r"((?=[\p{L}])([^A-Z]))"
-_GPT4O: Final = _cased(_NOT_SMALL, _NOT_UPPER, _THREE, f"{_ANY}?")
+_TEKKEN: Final = _case_pattern(_NOT_SMALL, _NOT_UPPER, r"\p{N}", "")
+_GPT4O: Final = _case_pattern(_NOT_SMALL, _NOT_UPPER, _THREE, f"{_ANY}?")
 # _GPT4O in which combining marks count as letters.
 _GPT4O_MARKS: Final = _GPT4O.replace(r"(?=[\p{L}])", r"(?=[\p{L}\p{M}])")
 # Groups of three digits, counted from the right; scripts that are written without spaces.
@@ -152,18 +153,18 @@ _NAMES_OF: Final[Mapping[Cut, tuple[str, ...]]] = {
     Cut((_FROM_RIGHT, _ASIAN, _DEEPSEEK)): ("afmoe",),
     Cut((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))")): ("superbpe",),
     Cut((
-        r"\p{Han}+", _cased(_UPPER, _SMALL, _THREE, f"{_ANY}?").replace("/]*", "]*"),
+        r"\p{Han}+", _case_pattern(_UPPER, _SMALL, _THREE, f"{_ANY}?").replace("/]*", "]*"),
     )): ("kimi-k2",),
     Cut((_BLOOM,)): ("poro-chat", "bloom", "gpt3-finnish"),
     Cut((_BLOOM, r"\p{N}")): ("viking",),
-    Cut((_cased(_NOT_SMALL, _NOT_UPPER, r"\p{N}", ""),), whole=True, add_bos=True): ("tekken",),
+    Cut((_TEKKEN,), whole=True, add_bos=True): ("tekken",),
     Cut((_GPT4O,)): ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
     Cut((_GPT4O_MARKS,), whole=True): ("granite-embed-multi-97m",),
     Cut((
         "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + _HAN_KANA,
-        _cased(_UPPER, _SMALL, r"\p{N}", f"{_ANY}?"),
+        _case_pattern(_UPPER, _SMALL, r"\p{N}", f"{_ANY}?"),
     ), whole=True): ("youtu",),
-    Cut((r"\d{1,3}(?=(?:\d{3})*\b)", _cased(_UPPER, _SMALL, _THREE, f"{_ANY}?"))): (
+    Cut((r"\d{1,3}(?=(?:\d{3})*\b)", _case_pattern(_UPPER, _SMALL, _THREE, f"{_ANY}?"))): (
         "tiny_aya", "cohere2moe",
     ),
     Cut((

@@ -23,14 +23,14 @@ from aggml.models.tokenizers.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["JSON_KEY", "JsonVocabulary", "guarded", "open_library", "same_type"]
+__all__ = ["JSON_KEY", "JsonVocabulary", "call_library", "open_library", "same_type"]
 
 #: GGUF's key for the text of a tokenizer.json.
 JSON_KEY: Final = "tokenizer.huggingface.json"
 NAME: Final = "tokenizer.json"
 
 
-def guarded(call: Callable[..., Any], what: str, *values: object) -> Any:  # noqa: ANN401
+def call_library(call: Callable[..., Any], what: str, *values: object) -> Any:  # noqa: ANN401
     """Call the library `tokenizers` with these values.
 
     Its errors are plain exceptions; a panic of its Rust code is not even one.
@@ -64,7 +64,7 @@ def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenize
         raise VocabularyError(f"{name} is no JSON object")
     check_settings(told, name)
     try:
-        found = guarded(module.Tokenizer.from_str, "tokenizers", text)
+        found = call_library(module.Tokenizer.from_str, "tokenizers", text)
     except VocabularyError as error:
         part = _part_at_fault(told, module)
         raise VocabularyError(f"{name}: {part} is refused by {error}") from error
@@ -89,7 +89,7 @@ def _check_normalized(tokenizer: Any, name: str) -> None:  # noqa: ANN401
     for token in tokenizer.get_added_tokens_decoder().values():
         if not token.normalized:
             continue
-        text = guarded(
+        text = call_library(
             tokenizer.normalizer.normalize_str,
             f"{name}: added_tokens: {token.content!r} cannot be normalized",
             token.content,
@@ -108,7 +108,7 @@ def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401
         if part not in ("version", "model") and told[part] is not None:
             without = json.dumps({**told, part: [] if part == "added_tokens" else None})
             try:
-                guarded(module.Tokenizer.from_str, part, without)
+                call_library(module.Tokenizer.from_str, part, without)
             except VocabularyError:
                 continue
             return part
@@ -143,7 +143,7 @@ class JsonVocabulary(Vocabulary):
         # A folder that lists several tokens as ends has all of them in its list.
         super().__init__(metadata, add_bos=False, by_text=special_id(metadata, "eot") is None)
         spelt = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
-        self.pieces = [spelt.get(i, piece) for i, piece in enumerate(self.pieces)]
+        self.pieces: Sequence[str] = [spelt.get(i, piece) for i, piece in enumerate(self.pieces)]
         self.ids: dict[Any, Any] = {piece: i for i, piece in spelt.items()}
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token.content: i for i, token in added.items()}
@@ -153,7 +153,7 @@ class JsonVocabulary(Vocabulary):
         steps = [x["type"] for x in parts_of(json.loads(self._text).get("decoder"))]
         self._by_letters = steps == ["ByteLevel"]
         self._by_bytes = "ByteFallback" in steps
-        self.is_wordwise = type(self._tokenizer.model).__name__ in ("WordPiece", "WordLevel")
+        self.is_wordwise: bool = type(self._tokenizer.model).__name__ in ("WordPiece", "WordLevel")
         self._letters = bytes_of_letters()
         self._known: dict[int, bytes] = {}
         #: A token in the middle of a text, before which another one's text is looked at.
@@ -172,16 +172,16 @@ class JsonVocabulary(Vocabulary):
     def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
         own = self._literal if literal else self._tokenizer
         what = f"tokens of {text[:40]!r}"
-        return list(guarded(lambda: own.encode(text, add_special_tokens=special), what).ids)
+        return list(call_library(lambda: own.encode(text, add_special_tokens=special), what).ids)
 
     def _control_names(self) -> set[str]:
         return {x for x in self._added if self._added[x] in self._hidden}
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one, as the file's post-processor joins them."""
-        first, second = self._checked(first), self._checked(second)
+        first, second = self._replace_surrogates(first), self._replace_surrogates(second)
         what = f"tokens of {first[:40]!r} and {second[:40]!r}"
-        return list(guarded(lambda: self._tokenizer.encode(first, second), what).ids)
+        return list(call_library(lambda: self._tokenizer.encode(first, second), what).ids)
 
     def special_token(self, text: str) -> int | None:
         """The special or added token with this text; None if there is none."""
@@ -192,7 +192,7 @@ class JsonVocabulary(Vocabulary):
         known = [self._index(x) for x in ids]
         if self._hidden.issuperset(known):  # some of the library's decoders panic without tokens
             return ""
-        return str(guarded(lambda: self._tokenizer.decode(known), "the text of tokens"))
+        return str(call_library(lambda: self._tokenizer.decode(known), "the text of tokens"))
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes for which a token stands in the middle of a text; none for a special token."""

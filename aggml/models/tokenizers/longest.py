@@ -14,19 +14,19 @@ from aggml.models.tokenizers.vocabulary import SILENT, GGUFVocabulary, Vocabular
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LongestMatch", "escaped", "unescaped"]
+__all__ = ["LongestMatch", "escape_token", "unescape_token"]
 
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NAMED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
-def escaped(token: bytes) -> str:
+def escape_token(token: bytes) -> str:
     r"""A token in the form of GGUF files: ASCII, other bytes as ``\xe4``."""
     return repr(token)[2:-1]
 
 
-def unescaped(piece: str) -> bytes:
-    r"""The reverse of `escaped`. ``\`` before any other character means that character.
+def unescape_token(piece: str) -> bytes:
+    r"""The reverse of `escape_token`. ``\`` before any other character means that character.
 
     Raises:
         VocabularyError: a backslash at the end.
@@ -48,7 +48,7 @@ class LongestMatch(GGUFVocabulary):
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=False)
         self.add_bos = self.add_eos = False  # as in llama.cpp, whatever the file says
-        self.bytes_: Sequence[bytes] = [unescaped(piece) for piece in self.pieces]
+        self.bytes_: Sequence[bytes] = [unescape_token(piece) for piece in self.pieces]
         self._ids: dict[bytes, int] = {}
         lengths: dict[bytes, set[int]] = {}
         for i, token in enumerate(self.bytes_):

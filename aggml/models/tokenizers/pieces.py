@@ -51,15 +51,15 @@ class WordPiece(LibraryPieces):
     """
 
     is_wordwise = True
-    USUAL: ClassVar = {"bos": 101, "unknown": 100}
+    USUAL: ClassVar[Mapping[str, int]] = {"bos": 101, "unknown": 100}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True, add_eos=True)
         cls, sep = special_id(metadata, "cls"), special_id(metadata, "seperator")
         sep = special_id(metadata, "separator") if sep is None else sep
-        self.bos = self.bos if cls is None else cls
+        self.bos: int | None = self.bos if cls is None else cls
         if sep is not None:
-            self.eos = sep
+            self.eos: int | None = sep
         elif self.eos is None and len(self.pieces) > 102:
             self.eos = 102
         self.add_bos = self.add_eos = True
@@ -90,7 +90,7 @@ class WordPiece(LibraryPieces):
 class Unigram(LibraryPieces):
     """The most probable pieces of a text, by the scores of the vocabulary."""
 
-    USUAL: ClassVar = {"eos": 1, "unknown": 2}
+    USUAL: ClassVar[Mapping[str, int]] = {"eos": 1, "unknown": 2}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=False, add_eos=True)
@@ -98,7 +98,11 @@ class Unigram(LibraryPieces):
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one: begin, the first, end, end, the second, end."""
         ids = super().encode_pair(first, second)
-        at = len(ids) - len(self._ids_of(self._checked(second), special=False, literal=False)) - 1
+        at = (
+            len(ids)
+            - len(self._ids_of(self._replace_surrogates(second), special=False, literal=False))
+            - 1
+        )
         return ids if self.eos is None else [*ids[:at], self.eos, *ids[at:]]
 
     def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401

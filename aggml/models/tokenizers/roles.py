@@ -63,16 +63,16 @@ FILLING: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 #: Older names of three of them.
 OLDER: Final = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
-#: Of these an answer ends at any: what follows belongs to another file.
+#: An answer ends at any of these, as what follows belongs to another file.
 FILLING_ENDS: Final = ("fim_pad", "fim_rep", "fim_sep")
 #: Tokens of gpt-oss that are always shown.
 SHOWN: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-#: With all of one of these rows among the ends, "<|end|>" ends a part of an answer alone.
+#: If all tokens of one row are among the ends, then "<|end|>" ends only a part of an answer.
 PARTS: Final = (
     {"<|return|>", "<|call|>"}, {"<|return|>", "<|calls|>"}, {"<|flush|>", "<|call|>"},
     {"<|flush|>", "<|calls|>"},
 )  # fmt: skip
-#: With one of these among the ends, "</s>" is an ordinary token.
+#: If one of these is among the ends, then "</s>" is an ordinary token.
 ORDINARY: Final = ("<|tool_response>", "<|plamo:eos|>")
 
 

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, iterated, shown
+from aggml.models.arguments import flag, integer, iterate_ids, shown
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 from aggml.models.tokenizers.quotes import quotes_of
@@ -99,9 +99,9 @@ class Vocabulary(ABC):
         given: Sequence[str] = metadata["tokenizer.ggml.tokens"]
         self.pieces: Sequence[str] = [x or f"[EMPTY_{i}]" for i, x in enumerate(given)]
         self.ids: dict[str, int] = {piece: i for i, piece in enumerate(self.pieces)}
-        self.bos: int | None = self._named(metadata, "bos")
-        self.eos: int | None = self._named(metadata, "eos")
-        self.unknown: int | None = self._named(metadata, "unknown")
+        self.bos: int | None = self._special_id(metadata, "bos")
+        self.eos: int | None = self._special_id(metadata, "eos")
+        self.unknown: int | None = self._special_id(metadata, "unknown")
         self.add_bos: bool = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
         self.add_eos: bool = bool(metadata.get("tokenizer.ggml.add_eos_token", add_eos))
         roles = roles_of(metadata, self.ids, self.eos, by_text=by_text)
@@ -111,7 +111,7 @@ class Vocabulary(ABC):
         self.suppressed: tuple[int, ...] = () if told is None else tuple(int(x) for x in told)
         self._roles = roles
 
-    def _named(self, metadata: Mapping[str, Any], name: str) -> int | None:
+    def _special_id(self, metadata: Mapping[str, Any], name: str) -> int | None:
         """A special token's id, by the file or else as usual."""
         found = special_id(metadata, name)
         usual = self.USUAL.get(name)
@@ -138,8 +138,8 @@ class Vocabulary(ABC):
         """
         special = flag("Vocabulary.encode", "special", special)
         literal = flag("Vocabulary.encode", "literal", literal)
-        ids = self._ids_of(self._checked(text), special=special, literal=literal)
-        if special and self._doubled(ids):
+        ids = self._ids_of(self._replace_surrogates(text), special=special, literal=literal)
+        if special and self._begins_twice(ids):
             _log.warning(
                 "[encode] the text begins with the name of the token %r, which is put before every "
                 "text: now there are two of them", self.pieces[ids[0]],
@@ -148,8 +148,8 @@ class Vocabulary(ABC):
 
     def encode_prompt(self, text: str) -> list[int]:
         """Tokens of a prompt, as `encode` gives them, but with one BOS if the text has it, too."""
-        ids = self._ids_of(self._checked(text), special=True, literal=False)
-        return ids[1:] if self._doubled(ids) else ids
+        ids = self._ids_of(self._replace_surrogates(text), special=True, literal=False)
+        return ids[1:] if self._begins_twice(ids) else ids
 
     @property
     def fills(self) -> bool:
@@ -185,7 +185,7 @@ class Vocabulary(ABC):
         named = self._roles.filling
 
         def text(given: str) -> list[int]:
-            return self._ids_of(self._checked(given), special=False, literal=True)
+            return self._ids_of(self._replace_surrogates(given), special=False, literal=True)
 
         ids = [self.bos] if self.add_bos and self.bos is not None else []
         others = list(files)
@@ -234,7 +234,7 @@ class Vocabulary(ABC):
             special: as of `encode`.
         """
         ids: list[int] = []
-        for part in self._control_parts(self._checked(text)):
+        for part in self._control_parts(self._replace_surrogates(text)):
             if isinstance(part, int):
                 ids.append(part)
             else:
@@ -256,7 +256,7 @@ class Vocabulary(ABC):
             at = name.end()
         return [x for x in (*found, text[at:]) if x != ""]
 
-    def _doubled(self, ids: Sequence[int]) -> bool:
+    def _begins_twice(self, ids: Sequence[int]) -> bool:
         return self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos
 
     @abstractmethod
@@ -273,7 +273,7 @@ class Vocabulary(ABC):
         Raises:
             InvalidArgument: an id that is not in the vocabulary.
         """
-        return "".join(self.stream(iter(iterated("Vocabulary.decode", "ids", ids))))
+        return "".join(self.stream(iter(iterate_ids("Vocabulary.decode", "ids", ids))))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
         """Yields the text of each token, as far as characters are complete; at the end the rest.
@@ -294,7 +294,7 @@ class Vocabulary(ABC):
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; none for a control token."""
 
-    def _checked(self, text: str) -> str:
+    def _replace_surrogates(self, text: str) -> str:
         """The text; halves of characters, which UTF-8 cannot say, become U+FFFD.
 
         Raises:
@@ -411,7 +411,8 @@ class GGUFVocabulary(Vocabulary):
         begin = [] if self.bos is None else [self.bos]
         end = [] if self.eos is None else [self.eos]
         one, two = (
-            self._ids_of(self._checked(x), special=False, literal=False) for x in (first, second)
+            self._ids_of(self._replace_surrogates(x), special=False, literal=False)
+            for x in (first, second)
         )
         return [*begin, *one, *end, *two, *end]
 
@@ -428,7 +429,7 @@ def is_byte(piece: str) -> bool:
 class SentencePiece(GGUFVocabulary):
     """Joins neighbouring pieces, best score first; text without a token is encoded as bytes."""
 
-    USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}
+    USUAL: ClassVar[Mapping[str, int]] = {"bos": 1, "eos": 2, "unknown": 0}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
@@ -527,7 +528,7 @@ class ByteLevel(GGUFVocabulary):
             raise VocabularyError(f"tokenizer.ggml.pre is {pre!r}, known are {known}")
         self._cut = CUTS[pre]
         super().__init__(metadata, add_bos=self._cut.add_bos)
-        self.add_bos |= self._cut.always_bos
+        self.add_bos: bool = self.add_bos or self._cut.always_bos
         self._joiner = Joiner(metadata, self._plain, len(self.pieces), self._cut)
         self._bytes = bytes_of_letters()
         self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))

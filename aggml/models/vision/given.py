@@ -124,7 +124,7 @@ def picture_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN4
         kind = found["type"].split(";")[0].strip().lower()
         if kind and not kind.startswith("image/"):
             raise InvalidArgument(f"[{place}] {name} is data of the type {kind!r}, no picture")
-        return _of_file(place, name, _decoded(place, name, value[found.end() :]))
+        return _of_file(place, name, _decode_url(place, name, value[found.end() :]))
     if _ADDRESS.match(value):
         raise Unsupported(
             f"[{place}] {name} is the address {shown(value)}: addresses are never fetched; give "
@@ -132,7 +132,7 @@ def picture_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN4
         )
     if not _BASE64.fullmatch(value):
         raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected {WANTED}")
-    return _of_file(place, name, _decoded(place, name, value))
+    return _of_file(place, name, _decode_url(place, name, value))
 
 
 def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPicture:
@@ -173,7 +173,7 @@ def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPict
     data = source.get("data")
     if not isinstance(data, str):
         raise InvalidArgument(f"[{place}] {name}.source.data is {shown(data)}, expected base64")
-    return _of_file(place, f"{name}.source.data", _decoded(place, f"{name}.source.data", data))
+    return _of_file(place, f"{name}.source.data", _decode_url(place, f"{name}.source.data", data))
 
 
 def _only(place: str, name: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> None:
@@ -184,7 +184,7 @@ def _only(place: str, name: str, given: Mapping[str, Any], keys: tuple[str, ...]
             )
 
 
-def _decoded(place: str, name: str, text: str) -> bytes:
+def _decode_url(place: str, name: str, text: str) -> bytes:
     if len(text) > LARGEST * 4 // 3 + 4:
         raise InvalidArgument(
             f"[{place}] {name} has {len(text)} characters of base64, at most {LARGEST} bytes are "

@@ -1,16 +1,16 @@
 /* pad (with zeros, or circular), pad_reflect_1d, roll: elements of f32 that appear at other positions.
  *
- * Here: the lowering and one step. For each dimension it computes which position of the source a position of the
- * result shows. */
+ * Here: the lowering and one step, which copies rows. For each dimension of the result it computes the index in the
+ * source. */
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { CIRCULAR = 8 }; /* a slot of node->params */
 
-enum { ROW, ASKS }; /* slots of node->aux: the kernel that copies a run; whether the next row is prefetched */
+enum { ROW, PREFETCHES }; /* slots of node->aux: the kernel that copies a run; whether the next row is prefetched */
 
-/* Which element along dimension d of the source comes to place i of the result; -1: none, so a zero. */
-static int64_t place(const agk_node *node, int d, int64_t i)
+/* The index along dimension d of the source of what comes to index i of the result; -1: a zero comes there. */
+static int64_t source_index(const agk_node *node, int d, int64_t i)
 {
     const int64_t n = node->src[0].ne[d];
     const int32_t *p = node->params;
@@ -32,7 +32,7 @@ static int64_t place(const agk_node *node, int d, int64_t i)
 }
 
 /* n elements from `from` on, in reverse order. */
-static void backwards(float *to, const char *from, int64_t stride, int64_t n)
+static void copy_reversed(float *to, const char *from, int64_t stride, int64_t n)
 {
     if (stride == 4) {
         const float *x = (const float *)(const void *)from;
@@ -42,17 +42,17 @@ static void backwards(float *to, const char *from, int64_t stride, int64_t n)
     for (int64_t k = 0; k < n; ++k) to[k] = agk_load(AGK_F32, from - k * stride);
 }
 
-/* A row of the result, copied from the row of the source that it shows, run by run of neighbouring elements. */
-static void show(const agk_node *node, float *to, const char *from)
+/* Copies a row of the source to a row of the result, in runs of neighbouring elements. */
+static void copy_row(const agk_node *node, float *to, const char *from)
 {
     const int64_t stride = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
     const bool reflects = node->op == AGK_OP_pad_reflect_1d;
     agk_cpy_row_fn *copy = (agk_cpy_row_fn *)node->aux.fn[ROW];
     for (int64_t i = 0, run = 1; i < all; i += run) {
-        const int64_t at = place(node, 0, i), ahead = all - i;
+        const int64_t at = source_index(node, 0, i), ahead = all - i;
         if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* a reflected part runs backwards */
             run = i < node->params[0] ? at : ahead;
-            backwards(to + i, from + at * stride, stride, run);
+            copy_reversed(to + i, from + at * stride, stride, run);
             continue;
         }
         if (at < 0) { /* before the source begins, or after it ends */
@@ -78,16 +78,17 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_range units = agk_units_of(node, chunk);
     agk_row at = agk_row_of(dst, units.first);
     for (int64_t row = units.first; row < units.last; ++row, agk_row_next(dst, &at)) {
-        const int64_t i1 = place(node, 1, at.i1), i2 = place(node, 2, at.i2), i3 = place(node, 3, at.i3);
+        const int64_t i1 = source_index(node, 1, at.i1), i2 = source_index(node, 2, at.i2),
+                      i3 = source_index(node, 3, at.i3);
         float *to = (float *)(void *)(y + at.i1 * dst->nb[1] + at.i2 * dst->nb[2] + at.i3 * dst->nb[3]);
         if (i1 < 0 || i2 < 0 || i3 < 0) {
             memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
             continue;
         }
         const char *from = x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3];
-        if (node->aux.i[ASKS])
+        if (node->aux.i[PREFETCHES])
             for (int64_t i = 0; i < 4 * a->ne[0]; i += 64) __builtin_prefetch(from + a->nb[1] + i);
-        show(node, to, from);
+        copy_row(node, to, from);
     }
     return AGK_OK;
 }
@@ -118,7 +119,8 @@ agk_status agk_lower_shape_pad(agk_lowering *lowering)
     node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     /* The two runs of a row begin anywhere in a line. 1024 x 1024 on two threads of a Zen 5, from the L3: 41 us instead
      * of 44; pad is not faster. */
-    node->aux.i[ASKS] = node->op == AGK_OP_roll && (lowering->cpu & AGK_ZEN5) != 0 && agk_nelements(dst) >= 1 << 18;
+    node->aux.i[PREFETCHES] =
+        node->op == AGK_OP_roll && (lowering->cpu & AGK_ZEN5) != 0 && agk_nelements(dst) >= 1 << 18;
     agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

@@ -99,7 +99,7 @@ def build_split_graph(
     kept.update([n.root for n in graph.nodes if n.flag_bits & OUTPUT])
     kept.update([n for n in leafs if n.flag_bits & OUTPUT])
     yield
-    touched = yield from _touching(graph, q, splits, brought)
+    touched = yield from _find_touched(graph, q, splits, brought)
     experts = _find_experts(graph, q, splits, touched.made)
     return SplitGraph(
         uid=graph.uid,
@@ -133,7 +133,7 @@ class _Touched(NamedTuple):
     crossing: set[Tensor]
 
 
-def _touching(
+def _find_touched(
     graph: Graph, q: Question, splits: Sequence[Split], floating: frozenset[Tensor]
 ) -> Sliced[_Touched]:
     """Find the storages that splits read, write and copy, in small steps."""

@@ -151,14 +151,14 @@ def _charset(content_type: str) -> str:
         if name.strip().lower() != "charset":
             continue
         given = value.strip().strip("\"'")
-        found = _known(given)
+        found = _known_charset(given)
         if found is None:
             raise RequestError(415, f"the body has the charset {given[:64]!r}; send it as utf-8")
         return found
     return "utf-8"
 
 
-def _known(charset: str) -> str | None:
+def _known_charset(charset: str) -> str | None:
     try:
         found = codecs.lookup(charset).name
     except (LookupError, ValueError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerClock", "AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "TextChoice", "Told",
-    "seeded", "spell_out",
+    "seed_variant", "spell_out",
 ]  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def spell_out(words: Vocabulary, ids: Sequence[int]) -> str:
     return b"".join(spelt).decode("utf-8", "replace")
 
 
-def seeded(options: Mapping[str, Any], variant: int) -> dict[str, Any]:
+def seed_variant(options: Mapping[str, Any], variant: int) -> dict[str, Any]:
     """The options of one of several answers: each has random numbers of its own."""
     seed = options["seed"]
     return {**options, "seed": None if seed is None else (seed + variant) % (1 << 64)}
@@ -294,7 +294,7 @@ class TextChoice(Choice):
         **more: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(model, tells=options["logprobs"] is not None and not hides, **more)
-        given = seeded(options, variant)
+        given = seed_variant(options, variant)
         self.prompt = prompt
         self._after_first = after_first
         self._cut = False
@@ -406,7 +406,7 @@ class ChatChoice(Choice):
         **more: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(model, tells=options["logprobs"] is not None, **more)
-        given = seeded(options, variant)
+        given = seed_variant(options, variant)
         self._count = 0  # characters of the pieces so far
         before, self.ids = self.ids, []
         self._stream = model.chat_stream(messages, **given, _continue=before)
@@ -450,12 +450,12 @@ class ChatChoice(Choice):
                 told = self._tell(every=ended and self.stop_text is None)
                 reasoning = delta.reasoning or ""
                 made = AnswerPiece(delta.content, reasoning, delta.tool_calls, told, ids)
-                piece = self._missing(made)
+                piece = self._cut_to_missing(made)
                 if piece.content or piece.reasoning or piece.calls or piece.told:
                     yield piece
                     ids = []
 
-    def _missing(self, piece: AnswerPiece) -> AnswerPiece:
+    def _cut_to_missing(self, piece: AnswerPiece) -> AnswerPiece:
         """The part of a piece that the client does not have yet."""
         size = len(piece.content) + len(piece.reasoning)
         size += sum(len(x.arguments) + 1 for x in piece.calls)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aggml.models import EncoderModel, SpeechModel, TextModel
 from aggml.serve.http.bodies import read_json
-from aggml.serve.http.fields import decoded
+from aggml.serve.http.fields import decode_body
 from aggml.serve.http.forms import Failure, openai_error
 from aggml.serve.http.streams import EventStream
 
@@ -85,7 +85,7 @@ class Exchange:
             RequestError: a field is missing, wrong, or refused.
         """
         unknown = None if self.service.ignored.strict else self.unknown
-        return decoded(body, kind, unknown, self.service.defaults)
+        return decode_body(body, kind, unknown, self.service.defaults)
 
     async def text_model(self, given: ModelRequest) -> TextModel:
         """The model that continues text for this request."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.schema import Other
 
-__all__ = ["IGNORED", "NO_DEFAULTS", "Defaults", "Ignored", "decoded", "target_of"]
+__all__ = ["IGNORED", "NO_DEFAULTS", "Defaults", "Ignored", "decode_body", "target_of"]
 
 T = TypeVar("T", bound=Struct)
 SHORT: Final = 1000  # bytes; a longer value is not neutral
@@ -198,7 +198,7 @@ def _default_target(name: str, kind: type[Struct]) -> str | None:
 NO_DEFAULTS: Final = Defaults({})
 
 
-def decoded(
+def decode_body(
     body: bytes,
     kind: type[T],
     unknown: list[str] | None = None,

@@ -442,7 +442,7 @@ async def encode_texts(
         parts = _parts_of(raw)
         one = prompt_of(raw, i, (1 << 31) if cut else most, field) if parts is None else ""
         if parts is not None and not isinstance(parts, str):
-            ids = await _mixed(model, parts, field)
+            ids = await _tokenize_parts(model, parts, field)
         elif isinstance(one, str):
             text = one if parts is None else parts
             ids = await encode(model.tokenizer.encode_prompt, before + text)
@@ -498,7 +498,7 @@ class _TextObject(msgspec.Struct, forbid_unknown_fields=True):
     content: list[_TextPart] | None = None
 
 
-async def _mixed(model: Model, parts: Sequence[int | str], field: str) -> list[int]:
+async def _tokenize_parts(model: Model, parts: Sequence[int | str], field: str) -> list[int]:
     """Token ids of tokens and texts that follow each other.
 
     Raises:

@@ -12,13 +12,13 @@ import msgspec
 
 from aggml.serve.http.schema import RequestError
 
-__all__ = ["Kept", "Store"]
+__all__ = ["ResponseStore", "StoredResponse"]
 
 ANSWERS: Final = 256  # that are kept
 BYTES: Final = 64 << 20  # of the answers that are kept and of what went before them
 
 
-class Kept(NamedTuple):
+class StoredResponse(NamedTuple):
     """An answer that is kept.
 
     Attributes:
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
     size: int
 
 
-class Store:
+class ResponseStore:
     """Answers by their ids: the newest ones, within bounds.
 
     Args:
@@ -46,7 +46,7 @@ class Store:
         self._most = most
         self._size = size
         self._used = 0
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -58,13 +58,13 @@ class Store:
         size = len(msgspec.json.encode(items)) + len(msgspec.json.encode(answer))
         if size > self._size:
             return
-        self._kept[name] = Kept(owner, items, answer, size)
+        self._kept[name] = StoredResponse(owner, items, answer, size)
         self._used += size
         while len(self._kept) > self._most or self._used > self._size:
             _, oldest = self._kept.popitem(last=False)
             self._used -= oldest.size
 
-    def find(self, name: str, owner: str | None) -> Kept:
+    def find(self, name: str, owner: str | None) -> StoredResponse:
         """An answer of the same client.
 
         Raises:

@@ -95,7 +95,9 @@ class _Completions(Writer):
 
     def whole(self) -> object:
         """The answers in one piece."""
-        found = [self._chosen(self._final(x, x.content, x.ids, x.told)) for x in self.choices]
+        found = [
+            self._select_fields(self._final(x, x.content, x.ids, x.told)) for x in self.choices
+        ]
         return found if self._several else found[0]
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
@@ -113,11 +115,11 @@ class _Completions(Writer):
             )
         if self._given.timings_per_token:
             event["timings"] = timings_of(choice)
-        return event_of(self._chosen(event))
+        return event_of(self._select_fields(event))
 
     def end_choice(self, choice: Choice) -> bytes:
         """An event with everything but the text."""
-        return event_of(self._chosen(self._final(choice, "", [], [])))
+        return event_of(self._select_fields(self._final(choice, "", [], [])))
 
     def failure(self, failure: Failure) -> bytes:
         """An event with the error."""
@@ -152,7 +154,7 @@ class _Completions(Writer):
             )
         return found
 
-    def _chosen(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def _select_fields(self, answer: dict[str, Any]) -> dict[str, Any]:
         """The fields that are asked for."""
         names = self._given.response_fields
         if not names:
@@ -373,7 +375,7 @@ async def tokenize(exchange: Exchange) -> Response:
             raise RequestError(400, "messages: the model has no chats", field="messages")
         ids = await encode_chat(
             model, messages_of(given.messages, sees=model.sees), tools=tools_of(given.tools),
-            template_args=given.chat_template_kwargs, **_ending(given),
+            template_args=given.chat_template_kwargs, **_prompt_ending(given),
         )  # fmt: skip
     else:
         text = (given.prompt if vllm else given.content) or ""
@@ -415,7 +417,7 @@ async def tokenizer_info(exchange: Exchange) -> Response:
     return as_json(found)
 
 
-def _ending(given: Template | Tokenize) -> dict[str, Any]:
+def _prompt_ending(given: Template | Tokenize) -> dict[str, Any]:
     """Whether a prompt ends where the assistant's message begins, or within it.
 
     Raises:
@@ -452,7 +454,7 @@ async def apply_template(exchange: Exchange) -> Response:
     arguments: dict[str, Any] = {
         "template_args": given.chat_template_kwargs,
         "think": effort_of(given.reasoning_effort),
-        **_ending(given),
+        **_prompt_ending(given),
     }
     tools = tools_of(given.tools)
     if tools:

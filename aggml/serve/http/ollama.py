@@ -210,7 +210,7 @@ async def chat(exchange: Exchange) -> Response:
     _plain(given, exchange)
     model = await exchange.text_model(given)
     if not given.messages:
-        return as_json(_loaded(exchange) | {"message": {"role": "assistant", "content": ""}})
+        return as_json(_answer_loaded(exchange) | {"message": {"role": "assistant", "content": ""}})
     options = _options(given, model, exchange, chat=True)
     tools = tools_of(given.tools)
     if tools:
@@ -220,7 +220,7 @@ async def chat(exchange: Exchange) -> Response:
     return await _answer(exchange, given, model, _messages(given), options)
 
 
-def _loaded(exchange: Exchange) -> dict[str, Any]:
+def _answer_loaded(exchange: Exchange) -> dict[str, Any]:
     """The answer to a request that asks for nothing but the model."""
     return {"model": exchange.model, "created_at": _now(), "done": True, "done_reason": "load"}
 
@@ -256,7 +256,7 @@ async def generate(exchange: Exchange) -> Response:
     _plain(given, exchange)
     model = await exchange.text_model(given)
     if not given.prompt and not given.suffix:  # it would load the model
-        return as_json(_loaded(exchange) | {"response": ""})
+        return as_json(_answer_loaded(exchange) | {"response": ""})
     if given.context:
         raise RequestError(400, "context: send the conversation to /api/chat", field="context")
     if not given.raw and not given.suffix:

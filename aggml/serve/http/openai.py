@@ -51,7 +51,7 @@ from aggml.serve.http.schema import (
     Transcription,
 )
 from aggml.serve.http.sending import Writer, respond
-from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
+from aggml.serve.http.speech import answer_whole, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
 from aggml.serve.http.timings import sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
@@ -296,10 +296,10 @@ class _Completions(_OpenAI):
         """An event with text."""
         if not piece.content and not piece.told:
             return b""
-        told = self._moved(choice, piece.told)
+        told = self._shift_places(choice, piece.told)
         return self._event(choice, {"text": piece.content}, told=told, ids=piece.ids)
 
-    def _moved(self, choice: Choice, told: Sequence[Told]) -> Sequence[Told]:
+    def _shift_places(self, choice: Choice, told: Sequence[Told]) -> Sequence[Told]:
         """Reports whose places count from the beginning of the prompt, if that is told, too."""
         if not self.echoes:
             return told
@@ -310,7 +310,7 @@ class _Completions(_OpenAI):
         if not self.echoes:
             return {"text": choice.content}
         text, told = self.echoes[choice.group]
-        choice.told = [*told, *self._moved(choice, choice.told)]
+        choice.told = [*told, *self._shift_places(choice, choice.told)]
         return {"text": text + choice.content}
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def _spelling(spelt: bytes) -> str:
 # -- text
 
 
-def _resumed(options: dict[str, Any], so_far: SoFar | None, seed: int | None) -> dict[str, Any]:
+def _resume(options: dict[str, Any], so_far: SoFar | None, seed: int | None) -> dict[str, Any]:
     """The options of an answer that another service may have begun."""
     if so_far is None:
         return options
@@ -467,7 +467,7 @@ def _resumed(options: dict[str, Any], so_far: SoFar | None, seed: int | None) ->
     return options
 
 
-def _left(exchange: Exchange, given: ModelRequest, so_far: SoFar | None) -> float:
+def _seconds_left(exchange: Exchange, given: ModelRequest, so_far: SoFar | None) -> float:
     """The seconds that an answer may still take."""
     return max(0.0, exchange.seconds(given) - (so_far.seconds if so_far else 0.0))
 
@@ -506,13 +506,13 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     so_far = so_far_of(exchange.request.scope)
     best = 0 if made > n and given.logprobs is None else given.logprobs
     options = sampling_options(given, model, exchange, best)
-    options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
+    options = _resume(options | {"max_tokens": limit}, so_far, given.seed)
     form = given.response_format
     if form is not None and form.type != "text":
-        options |= _restricted(form, options)
+        options |= _restrict(form, options)
     choices = [
         TextChoice(
-            model, prompt, _telling(options, given, variant), variant=variant,
+            model, prompt, _tell_once(options, given, variant), variant=variant,
             index=i * made + variant, group=i, hides=given.logprobs is None,
             sent=so_far.of(i * made + variant) if so_far else None,
         )
@@ -522,7 +522,7 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     writer = _Completions(choices, exchange, given, so_far)
     if given.echo:
         writer.echoes = [await _echo(model, x, given, exchange) for x in ids]
-    seconds = _left(exchange, given, so_far)
+    seconds = _seconds_left(exchange, given, so_far)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
@@ -539,14 +539,14 @@ def _check_told(given: Generation) -> None:
         )  # fmt: skip
 
 
-def _telling(options: dict[str, Any], given: Generation, variant: int) -> dict[str, Any]:
+def _tell_once(options: dict[str, Any], given: Generation, variant: int) -> dict[str, Any]:
     """The options of one of the answers: the first one of a prompt tells of it."""
     if given.prompt_logprobs is None or variant:
         return options
     return options | {"prompt_logprobs": given.prompt_logprobs}
 
 
-def _restricted(form: ResponseFormat, options: dict[str, Any]) -> dict[str, Any]:
+def _restrict(form: ResponseFormat, options: dict[str, Any]) -> dict[str, Any]:
     """What the text of a completion must be.
 
     Raises:
@@ -660,7 +660,7 @@ async def chat(exchange: Exchange) -> Response:
     so_far = so_far_of(exchange.request.scope)
     best = (given.top_logprobs or 0) if given.logprobs else None
     options = sampling_options(given, model, exchange, best)
-    options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
+    options = _resume(options | {"max_tokens": limit}, so_far, given.seed)
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
     _check_told(given)
     options |= chat_arguments(given)
@@ -672,7 +672,7 @@ async def chat(exchange: Exchange) -> Response:
         ChatChoice(
             model,
             messages,
-            _telling(options, given, i),
+            _tell_once(options, given, i),
             variant=i,
             index=i,
             sent=so_far.of(i) if so_far else None,
@@ -680,7 +680,7 @@ async def chat(exchange: Exchange) -> Response:
         for i in range(given.n)
     ]
     writer = _Chats(choices, exchange, given, so_far)
-    seconds = _left(exchange, given, so_far)
+    seconds = _seconds_left(exchange, given, so_far)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
@@ -902,15 +902,15 @@ def _sigmoid(score: float) -> float:
 
 async def transcriptions(exchange: Exchange) -> Response:
     """Transcribe a recording."""
-    return await _heard(exchange, translate=False)
+    return await _transcribe(exchange, translate=False)
 
 
 async def translations(exchange: Exchange) -> Response:
     """Transcribe a recording, translated into English."""
-    return await _heard(exchange, translate=True)
+    return await _transcribe(exchange, translate=True)
 
 
-async def _heard(exchange: Exchange, *, translate: bool) -> Response:
+async def _transcribe(exchange: Exchange, *, translate: bool) -> Response:
     data, fields = await form_of(exchange.request, exchange.service.options.body_timeout)
     given = exchange.decode(fields, Transcription)
     model = await exchange.speech_model(given)
@@ -936,7 +936,7 @@ async def _heard(exchange: Exchange, *, translate: bool) -> Response:
             aclosing(model.transcribe(samples, rate, **options)) as said,
         ):
             found = [segment async for segment in said]
-    return answered(given, found, len(samples) / rate, translate=translate)
+    return answer_whole(given, found, len(samples) / rate, translate=translate)
 
 
 async def realtime(_: Exchange) -> Response:

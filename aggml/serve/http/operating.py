@@ -79,17 +79,17 @@ async def show_metrics(exchange: Exchange) -> Response:
 
 async def load(exchange: Exchange) -> Response:
     """Load a model of a service with --memory; needs a key."""
-    await exchange.service.load(await _changed(exchange))
+    await exchange.service.load(await _requested_entry(exchange))
     return as_json({"success": True})
 
 
 async def unload(exchange: Exchange) -> Response:
     """Unload a model of a service with --memory; needs a key."""
-    await exchange.service.unload(await _changed(exchange))
+    await exchange.service.unload(await _requested_entry(exchange))
     return as_json({"success": True})
 
 
-async def _changed(exchange: Exchange) -> ServedEntry:
+async def _requested_entry(exchange: Exchange) -> ServedEntry:
     """The model that a request is about.
 
     Raises:

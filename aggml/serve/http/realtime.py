@@ -25,15 +25,15 @@ from starlette.requests import HTTPConnection
 from aggml.models import FullError, SpeechModel, VoiceModel
 from aggml.models.speech import as_text
 from aggml.serve.http.cors import allows_origin
-from aggml.serve.http.fields import decoded
+from aggml.serve.http.fields import decode_body
 from aggml.serve.http.forms import Failure, openai_error
 from aggml.serve.http.realtime_settings import (
     SessionSettings,
     TurnSettings,
     as_new_form,
-    told,
-    told_flat,
-    updated,
+    describe_flat,
+    describe_session,
+    update_settings,
 )
 from aggml.serve.http.schema import ModelRequest, RealtimeEvent, RequestError
 from aggml.serve.http.streams import first_of
@@ -371,10 +371,12 @@ class SpeechSession:
 
     def _emit_session(self, what: str, **members: object) -> None:
         if self._old:
-            session = told_flat(self._settings, self.id)
+            session = describe_flat(self._settings, self.id)
             self._emit(f"transcription_session.{what}", session=session, **members)
         else:
-            self._emit(f"session.{what}", session=told(self._settings, self.id), **members)
+            self._emit(
+                f"session.{what}", session=describe_session(self._settings, self.id), **members
+            )
 
     def _emit_error(self, error: Exception, event_id: str | None = None) -> None:
         self._emit("error", error=_error_of(error) | {"event_id": event_id})
@@ -425,7 +427,7 @@ class SpeechSession:
                 raise head.wrong
             unknown: list[str] = []
             decode = partial(
-                decoded, head.body, RealtimeEvent,
+                decode_body, head.body, RealtimeEvent,
                 None if self._service.ignored.strict else unknown,
             )  # fmt: skip
             event = await anyio.to_thread.run_sync(decode) if len(data) > LARGE else decode()
@@ -454,7 +456,7 @@ class SpeechSession:
     async def _update(self, event: RealtimeEvent, members: dict[str, Any]) -> None:
         if event.session is None:
             raise RequestError(400, "the field 'session' is missing", field="session")
-        old, new = self._settings, updated(self._settings, event.session)
+        old, new = self._settings, update_settings(self._settings, event.session)
         self._check(new)
         if self._buffer and new.form != old.form:
             raise RequestError(

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
         RealtimeTurns,
     )
 
-__all__ = ["SessionSettings", "TurnSettings", "as_new_form", "told", "told_flat", "updated"]
+__all__ = [
+    "SessionSettings",
+    "TurnSettings",
+    "as_new_form",
+    "describe_flat",
+    "describe_session",
+    "update_settings",
+]
 
 #: Names of the flat form, and what they are called under ``audio.input``.
 FLAT: Final = {
@@ -94,16 +101,16 @@ def as_new_form(session: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "audio": {"input": moved}}
 
 
-def updated(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
+def update_settings(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
     """The settings after an update.
 
     Raises:
         RequestError: it asks for something that is not built.
     """
     if given.type != "transcription":
-        raise _refused("type", f"{given.type[:64]!r}: there are transcription sessions alone")
+        raise _make_refusal("type", f"{given.type[:64]!r}: there are transcription sessions alone")
     if given.include:
-        raise _refused(
+        raise _make_refusal(
             "include", f"{given.include[0][:64]!r}: probabilities of tokens are not told"
         )
     sound = given.audio.input if given.audio is not None else None
@@ -111,7 +118,7 @@ def updated(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
         return old
     place = "audio.input."
     if sound.noise_reduction is not None:
-        raise _refused(f"{place}noise_reduction", "noise is not reduced here; leave it out")
+        raise _make_refusal(f"{place}noise_reduction", "noise is not reduced here; leave it out")
     new = old
     if sound.format is not UNSET and sound.format is not None:
         new = replace(new, form=_form(sound.format, place))
@@ -126,7 +133,7 @@ def updated(old: SessionSettings, given: RealtimeSession) -> SessionSettings:
     return new
 
 
-def _refused(name: str, why: str) -> RequestError:
+def _make_refusal(name: str, why: str) -> RequestError:
     return RequestError(400, f"{name}: {why}", field=f"session.{name}")
 
 
@@ -134,7 +141,7 @@ def _form(given: RealtimeFormat, place: str) -> SoundForm:
     if given.type == "audio/pcm":
         return SoundForm(given.type, SoundForm().rate if given.rate is None else given.rate)
     if given.rate not in (None, TELEPHONE):
-        raise _refused(f"{place}format.rate", f"G.711 has {TELEPHONE} samples a second")
+        raise _make_refusal(f"{place}format.rate", f"G.711 has {TELEPHONE} samples a second")
     return SoundForm(given.type, TELEPHONE)
 
 
@@ -153,7 +160,7 @@ def _transcription(old: SessionSettings, given: RealtimeTranscription) -> Sessio
 
 def _turns(old: TurnSettings, given: RealtimeTurns, place: str) -> TurnSettings:
     if given.type is not UNSET and given.type != DETECTOR:
-        raise _refused(
+        raise _make_refusal(
             f"{place}turn_detection.type",
             f"{given.type[:64]!r} is not built: {DETECTOR!r} is, and null lets the client commit",
         )
@@ -173,7 +180,7 @@ def _turns(old: TurnSettings, given: RealtimeTurns, place: str) -> TurnSettings:
     return new
 
 
-def _told_turns(settings: SessionSettings) -> dict[str, Any] | None:
+def _describe_turns(settings: SessionSettings) -> dict[str, Any] | None:
     turns = settings.turns
     if turns is None:
         return None
@@ -184,7 +191,7 @@ def _told_turns(settings: SessionSettings) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _told_transcription(settings: SessionSettings) -> dict[str, Any] | None:
+def _describe_transcription(settings: SessionSettings) -> dict[str, Any] | None:
     if not settings.transcribes:
         return None
     found: dict[str, Any] = {
@@ -195,30 +202,30 @@ def _told_transcription(settings: SessionSettings) -> dict[str, Any] | None:
     return found | ({"keywords": settings.keywords} if settings.keywords else {})
 
 
-def told(settings: SessionSettings, name: str) -> dict[str, Any]:
+def describe_session(settings: SessionSettings, name: str) -> dict[str, Any]:
     """The session ``name`` as its client is told."""
     return {
         "id": name, "object": "realtime.transcription_session", "type": "transcription",
         "audio": {
             "input": {
                 "format": {"type": settings.form.type, "rate": settings.form.rate},
-                "transcription": _told_transcription(settings),
+                "transcription": _describe_transcription(settings),
                 "noise_reduction": None,
-                "turn_detection": _told_turns(settings),
+                "turn_detection": _describe_turns(settings),
             }
         },
         "include": [],
     }  # fmt: skip
 
 
-def told_flat(settings: SessionSettings, name: str) -> dict[str, Any]:
+def describe_flat(settings: SessionSettings, name: str) -> dict[str, Any]:
     """The same in the older form."""
     old = {new: old for old, new in FORMATS.items()}
     return {
         "id": name, "object": "realtime.transcription_session",
         "input_audio_format": old[settings.form.type],
-        "input_audio_transcription": _told_transcription(settings),
+        "input_audio_transcription": _describe_transcription(settings),
         "input_audio_noise_reduction": None,
-        "turn_detection": _told_turns(settings),
+        "turn_detection": _describe_turns(settings),
         "include": [],
     }  # fmt: skip

@@ -263,7 +263,7 @@ class _Responses(Writer):
         output: list[dict[str, Any]] = []
         ended = choice.reason != "length"
         if choice.reasoning:
-            output.append(_ended(_thoughts(), choice.reasoning))
+            output.append(_end_item(_thoughts(), choice.reasoning))
         if choice.content or not (choice.calls or choice.reasoning):
             item = _message(complete=ended)
             item["status"] = "completed" if ended else "incomplete"
@@ -401,7 +401,7 @@ def _thoughts() -> dict[str, Any]:
             "status": "in_progress"}  # fmt: skip
 
 
-def _ended(item: dict[str, Any], text: str) -> dict[str, Any]:
+def _end_item(item: dict[str, Any], text: str) -> dict[str, Any]:
     content = [{"type": "reasoning_text", "text": text}]
     return {**item, "content": content, "status": "completed"}
 
@@ -505,7 +505,7 @@ async def input_items(exchange: Exchange) -> Response:
     name, query = exchange.request.path_params["name"], exchange.request.query_params
     kept = exchange.service.answers.find(name, exchange.key)
     items = kept.items[: len(kept.items) - len(kept.answer["output"])]
-    found = [_listed(x, f"{name.removeprefix('resp_')}{i:04}") for i, x in enumerate(items)]
+    found = [_list_item(x, f"{name.removeprefix('resp_')}{i:04}") for i, x in enumerate(items)]
     if query.get("order", "desc") != "asc":
         found.reverse()
     try:
@@ -523,7 +523,7 @@ async def input_items(exchange: Exchange) -> Response:
     })  # fmt: skip
 
 
-def _listed(item: dict[str, Any], number: str) -> dict[str, Any]:
+def _list_item(item: dict[str, Any], number: str) -> dict[str, Any]:
     """An item with an id, and the content of a message as parts."""
     kind = item.get("type", "message")
     prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}.get(kind, "item")

@@ -29,7 +29,7 @@ from aggml.models import (
 )
 from aggml.process.paths import user_path
 from aggml.serve.http.fields import Defaults, Ignored
-from aggml.serve.http.kept import Store
+from aggml.serve.http.kept import ResponseStore
 from aggml.serve.http.keys import ClientShares, Keys, read_keys
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import LiveSessions, UnderWay, collect_seldom
@@ -209,7 +209,7 @@ class Service:
         self.defaults: Defaults = Defaults(options.defaults)
         self.entries: list[ServedEntry] = _entries(options)
         self.host: Host | None = None
-        self.answers: Store = Store()
+        self.answers: ResponseStore = ResponseStore()
         self.created: int = int(time.time())
         self.is_open: bool = False
         self.stopping: bool = False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Transcription
 
-__all__ = ["answered", "events", "form_of", "options_of", "sound_of"]
+__all__ = ["answer_whole", "events", "form_of", "options_of", "sound_of"]
 
 LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
 NUMBERS: Final = frozenset({"temperature", "stream", "timeout", "priority", "beam_size"})
@@ -128,7 +128,7 @@ def options_of(given: Transcription, model: SpeechModel, *, translate: bool) -> 
     return options | ({"temperature": given.temperature} if given.temperature else {})
 
 
-def answered(
+def answer_whole(
     given: Transcription, segments: Sequence[Segment], seconds: float, *, translate: bool
 ) -> Response:
     """The answer in one piece, in the asked form."""

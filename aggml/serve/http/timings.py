@@ -24,7 +24,9 @@ def timings_of(choice: Choice) -> dict[str, Any]:
     clock = choice.clock
     cached = choice.cached
     tokens = max(0, choice.prompt_tokens - cached)
-    found = _told(cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1))
+    found = _make_timings(
+        cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1)
+    )
     return found | _drafts((choice,))
 
 
@@ -32,7 +34,7 @@ def sum_of_timings(choices: Sequence[Choice]) -> dict[str, Any]:
     """The times of several answers together; a prompt of several answers counts once."""
     prompts = {x.group: x for x in reversed(choices)}.values()
     made = sum(x.made for x in choices)
-    found = _told(
+    found = _make_timings(
         sum(x.cached for x in prompts),
         sum(max(0, x.prompt_tokens - x.cached) for x in prompts),
         max((x.clock.prompt for x in choices), default=0.0),
@@ -51,7 +53,7 @@ def _drafts(choices: Sequence[Choice]) -> dict[str, Any]:
     return {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
 
 
-def _told(
+def _make_timings(
     cached: int, tokens: int, prompt: float, made: int, answer: float, steps: int
 ) -> dict[str, Any]:
     prompt, answer = prompt * 1000, answer * 1000

@@ -162,7 +162,7 @@ def nodes(root: Path, *lists: str) -> Path:
 
 @pytest.mark.feature("CP-16", "CP-17", "CP-18")
 def test_nodes_are_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggml.memory.numa._allowed", lambda: {0, 1, 2, 3, 8})
+    monkeypatch.setattr("aggml.memory.numa._allowed_nodes", lambda: {0, 1, 2, 3, 8})
     monkeypatch.setattr("aggml.memory.numa._current", lambda: 3)
     root = nodes(tmp_path, "0-1", "2-3,8")
     assert aggml.numa_nodes(root) == [(0, 1), (2, 3, 8)]

@@ -229,7 +229,7 @@ def test_heads_of_a_fused_matrix_are_attended_where_they_are() -> None:
         graph = Graph(*_fused({}))
         be.alloc_graph(graph)
         plan: Any = be.graph_plan(graph).plan
-        assert [(one.sent, one.summed) for one in plan.rounds] == [([], [])]
+        assert [(one.copies, one.sums) for one in plan.rounds] == [([], [])]
 
 
 async def test_writes_that_no_device_can_make_alone_are_refused(be: aggml.Backend) -> None:

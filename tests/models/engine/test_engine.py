@@ -30,7 +30,7 @@ from aggml.models.decoder import Batch, Group
 from aggml.models.engine.requests import TextRequest
 from aggml.models.engine.staging import Chunk, Piece, mask, place
 from aggml.models.errors import EngineError, FullError, TooLongError
-from aggml.models.kv.paging import PagedDecoder, fitting
+from aggml.models.kv.paging import PagedDecoder, count_fitting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -431,7 +431,7 @@ async def test_slots_of_requests_that_have_left_count_as_free(file: Path) -> Non
     ],
 )
 def test_how_many_sequences_get_a_slot(needs: list[int], slots: int, pages: int, n: int) -> None:
-    assert fitting(needs, slots, pages) == n
+    assert count_fitting(needs, slots, pages) == n
 
 
 async def test_unread_answers_are_computed_and_free_their_slots_for_who_waits(file: Path) -> None:

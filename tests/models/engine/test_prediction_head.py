@@ -27,7 +27,7 @@ from aggml.models.drafting import MTP, rewind_of, speculation_of
 from aggml.models.engine import speculation
 from aggml.models.engine.engine import Engine, staged_slots
 from aggml.models.kv.paging import PagedDecoder
-from aggml.models.loading import described, load_decoder
+from aggml.models.loading import describe_file, load_decoder
 from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def engines(
         random_models.write(path, layout)
     async with aggml.get_device("CPU").backend(n_threads=1) as backend:
         with await open_model(path) as file:
-            model: Any = await described(file)
+            model: Any = await describe_file(file)
             decoder = await load_decoder(
                 backend, file, kind=PagedDecoder, ctx=CTX, sequences=slots + staged_slots(slots),
                 rewind=rewind_of(model, slots), ahead=True,

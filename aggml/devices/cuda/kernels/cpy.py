@@ -59,7 +59,7 @@ def convert(site: NodeSite, dst: Operand, src: Operand) -> list[Launch]:
     return [site.launch("cpy", "convert_rows", grid, block, 1, operands=operands)]
 
 
-def _seen_as(o: Operand, ne: tuple[int, ...], size: int) -> Operand:
+def _reshape(o: Operand, ne: tuple[int, ...], size: int) -> Operand:
     """An operand without gaps, with another shape."""
     nb = (size, size * ne[0], size * ne[0] * ne[1], size * ne[0] * ne[1] * ne[2])
     return replace(o, ne=ne, nb=nb)
@@ -69,9 +69,9 @@ def _in_one_shape(dst: Operand, src: Operand, to: int, size: int) -> list[Operan
     if dst.ne == src.ne:
         return [dst, src]
     if dense(src, size):
-        return [dst, _seen_as(src, dst.ne, size)]
+        return [dst, _reshape(src, dst.ne, size)]
     if dense(dst, to):
-        return [_seen_as(dst, src.ne, to), src]
+        return [_reshape(dst, src.ne, to), src]
     return None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aggml.models.chat.asking import Tool
 
-__all__ = ["JsonFormat", "ToolFormat", "call_of", "marked", "typed"]
+__all__ = ["JsonFormat", "ToolFormat", "call_of", "parse_by_schema", "skip_mark"]
 
 
 FENCE: Final = "```json"
@@ -128,7 +128,7 @@ class JsonFormat(ToolFormat):
         found = read(text, at, final=final, names=names, arguments=keys)
         if found.end is not None and at > 0:
             marks = self.ends if ends is None else ends
-            found.end = marked(text, found.end, marks, final=final)
+            found.end = skip_mark(text, found.end, marks, final=final)
         return found
 
     @property
@@ -239,7 +239,7 @@ def _bare_calls(tools: Sequence[Tool], *, several: bool) -> list[str]:
     return rules
 
 
-def marked(text: str, at: int, marks: Sequence[str], *, final: bool) -> int | None:
+def skip_mark(text: str, at: int, marks: Sequence[str], *, final: bool) -> int | None:
     """The place after one of the marks, or after calls without one; None: more must come."""
     if not marks:
         return at
@@ -253,7 +253,7 @@ def marked(text: str, at: int, marks: Sequence[str], *, final: bool) -> int | No
     return at
 
 
-def typed(value: str, schema: Any) -> Any:  # noqa: ANN401 JSON
+def parse_by_schema(value: str, schema: Any) -> Any:  # noqa: ANN401 JSON
     """A value that was written without quotes, as its schema wants it."""
     kinds = _kinds(schema)
     stripped = value.strip()

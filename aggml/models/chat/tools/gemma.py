@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from aggml.models.chat.tools.format import ToolFormat, call_of, marked
+from aggml.models.chat.tools.format import ToolFormat, call_of, skip_mark
 from aggml.models.chat.tools.json_text import Section, skip
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Gemma4(ToolFormat):
             return Section(is_bad=final)
         except _WrongError:
             return Section(is_bad=True)
-        after = marked(text, end, self.ends, final=final)
+        after = skip_mark(text, end, self.ends, final=final)
         return Section(after, [call_of(head[1], value)])
 
     def _value(self, text: str, at: int, depth: int) -> tuple[Any, int]:

@@ -171,10 +171,10 @@ def as_json(text: str) -> str:
     """
     if _CONTROL.search(text) is None:
         return text
-    return _WHOLE.sub(_escaped, text)
+    return _WHOLE.sub(_escape_controls, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_controls(found: re.Match[str]) -> str:
     """A string, or its beginning, with control characters escaped."""
     return _CONTROL.sub(lambda x: json.dumps(x[0])[1:-1], found[0])
 

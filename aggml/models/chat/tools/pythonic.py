@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from aggml.models.chat.tools.format import ToolFormat, call_of, marked
+from aggml.models.chat.tools.format import ToolFormat, call_of, skip_mark
 from aggml.models.chat.tools.json_text import Section, read_calls, skip
 from aggml.models.chat.tools.python_text import end_of_call, read_python_calls
 
@@ -40,7 +40,7 @@ class _Pythonic(ToolFormat):
         if listed and text[skip(text, at + 1) : skip(text, at + 1) + 1] == "{":
             found = read_calls(text, at, final=final)
             if found.end is not None and begin:
-                found.end = marked(text, found.end, self.ends, final=final)
+                found.end = skip_mark(text, found.end, self.ends, final=final)
             return found
         if (listed and _BEGIN.match(text, at) is None) or not (listed or begin):
             return Section(is_bad=True)
@@ -50,7 +50,7 @@ class _Pythonic(ToolFormat):
         calls = read_python_calls(text[at:end] if listed else f"[{text[at:end]}]")
         if calls is None or (not begin and any(name not in tools for name, _ in calls)):
             return Section(is_bad=True)
-        after = marked(text, end, self.ends, final=final) if begin else end
+        after = skip_mark(text, end, self.ends, final=final) if begin else end
         return Section(after, [call_of(*x) for x in calls])
 
 

@@ -33,6 +33,9 @@ class SectionFormat(ToolFormat):
         fenced: arguments may stand in a fence, behind the name of the function.
     """
 
+    signs: ClassVar[tuple[tuple[str, ...], ...]]
+    begins: ClassVar[tuple[str, ...]]
+    marks: ClassVar[tuple[str, ...]]
     section: ClassVar[tuple[str, str]]
     call: ClassVar[tuple[str, str]]
     part: ClassVar[str]
@@ -123,8 +126,8 @@ class DeepSeek(SectionFormat):
     """V3.1 writes ``name PART {...}``; before ``function PART name``, a line feed, and a fence."""
 
     name = "deepseek"
-    section = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-    call = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+    section: ClassVar[tuple[str, str]] = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    call: ClassVar[tuple[str, str]] = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
     part = "<｜tool▁sep｜>"
     fenced = True
 
@@ -137,8 +140,11 @@ class Kimi(SectionFormat):
     """K2: titles have the name of the function and the number of the call."""
 
     name = "kimi"
-    section = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
-    call = ("<|tool_call_begin|>", "<|tool_call_end|>")
+    section: ClassVar[tuple[str, str]] = (
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+    )
+    call: ClassVar[tuple[str, str]] = ("<|tool_call_begin|>", "<|tool_call_end|>")
     part = "<|tool_call_argument_begin|>"
 
     def title(self, name: str, mark: Callable[[str], str]) -> str:

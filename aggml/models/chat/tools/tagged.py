@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from aggml.models.chat.tools.format import ToolFormat, marked, typed
+from aggml.models.chat.tools.format import ToolFormat, parse_by_schema, skip_mark
 from aggml.models.chat.tools.json_text import CallText, Section, read_call, read_calls, skip
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Tagged(ToolFormat):
             read = read_calls if text[at] == "[" else read_call
             found = read(text, at, final=final)
             if found.end is not None:
-                found.end = marked(text, found.end, (closer,), final=final)
+                found.end = skip_mark(text, found.end, (closer,), final=final)
             return found
         while True:
             at = skip(text, at)
@@ -79,7 +79,7 @@ class _Tagged(ToolFormat):
             found.calls.append(call)
             at = stop
             if not wrapped:
-                found.end = marked(text, at, (closer,), final=final)
+                found.end = skip_mark(text, at, (closer,), final=final)
                 return found
 
     def _between(self, found: Section, text: str, at: int, *, final: bool) -> Section:
@@ -129,7 +129,7 @@ class _Tagged(ToolFormat):
             at = stop + len(self.part_end)
 
     def _value(self, value: str, schema: Any, begin: re.Match[str]) -> Any:  # noqa: ANN401
-        return typed(value, schema)
+        return parse_by_schema(value, schema)
 
 
 def _literal(pattern: str) -> str:
@@ -206,7 +206,7 @@ class DeepSeekMarkup(_Tagged):
                 return json.loads(value)
             except (ValueError, RecursionError):
                 return value
-        return typed(value, schema)
+        return parse_by_schema(value, schema)
 
 
 class GLM(_Tagged):
@@ -235,7 +235,7 @@ class GLM(_Tagged):
         if text[at : at + 1] == "{":
             found = read_call(text, at, final=final)
             if found.end is not None:
-                found.end = marked(text, found.end, (self.call_end,), final=final)
+                found.end = skip_mark(text, found.end, (self.call_end,), final=final)
             return found
         begin = re.compile(self.call).match(text, at)
         if begin is None:

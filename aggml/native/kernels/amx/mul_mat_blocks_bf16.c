@@ -30,10 +30,8 @@ AGK_INLINE void tile(int W, bool two, const agk_mm_block *block, const char *a, 
     const char *b = block->b;
     const int64_t cols = block->cols;
     const bool add = block->add;
-    for (int64_t j = 0; j < cols;
-         /* prefetches, since a tile takes 16 cycles for 32 k, and stores to lines that are not in L1 would take
-          * longer */
-         ++j) {
+    /* The lines of the result: a tile takes 16 cycles for 32 k, and stores to lines that are not in L1 take longer. */
+    for (int64_t j = 0; j < cols; ++j) {
         const char *line = (const char *)c + (size_t)j * ldc;
         __builtin_prefetch(line, 1);
         if (two) __builtin_prefetch(line + 64, 1);

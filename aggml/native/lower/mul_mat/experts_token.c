@@ -35,7 +35,8 @@ static size_t column_bytes(const plan *p, int64_t k)
     return p->columns.form == AGK_MM_AS_IT_IS ? 0 : agk_mm_col_bytes(p->columns.form, k);
 }
 
-static agk_status look(const agk_task *task, const agk_node *node)
+/* Checks that each index is that of an expert. */
+static agk_status check_ids(const agk_task *task, const agk_node *node)
 {
     const agk_view *a = &node->src[0], *ids = &node->src[2];
     for (int64_t slot = 0; slot < ids->ne[0]; ++slot) {
@@ -52,7 +53,7 @@ static agk_status columns_step(const agk_task *task, const agk_node *node, int64
     const agk_view *b = &node->src[1];
     const int64_t k = b->ne[0], first = chunk * (int64_t)p.columns_per_chunk;
     const size_t bytes = column_bytes(&p, k);
-    if (chunk == 0 && look(task, node) != AGK_OK) return AGK_OUT_OF_BOUNDS;
+    if (chunk == 0 && check_ids(task, node) != AGK_OK) return AGK_OUT_OF_BOUNDS;
     if (bytes == 0) return AGK_OK;
     for (int64_t i = first; i < agk_mm_least(b->ne[1], first + p.columns_per_chunk); ++i) {
         const char *column = (const char *)agk_data(task, b) + i * b->nb[1];
@@ -141,7 +142,8 @@ static bool same_columns(const plan *p, const agk_node *node, const agk_node *ea
     return x->sums == y->sums && x->offset == y->offset;
 }
 
-static void cut(plan *p, const agk_node *node)
+/* How many rows an item has, and how many items a chunk. */
+static void choose_sizes(plan *p, const agk_node *node)
 {
     const agk_view *a = &node->src[0];
     const int64_t k = a->ne[0], m = a->ne[1], slots = node->src[2].ne[0];
@@ -169,7 +171,7 @@ bool agk_experts_token_lower(agk_lowering *lowering, const agk_experts_plan *ker
     } else if (b->type != AGK_F32 || kernels->dots.rows.form != AGK_MM_AS_IT_IS) {
         return false; /* these kernels read columns of f32 and rows as they lie */
     }
-    cut(&p, node);
+    choose_sizes(&p, node);
     const int64_t k = a->ne[0];
     lowering->work_size = (size_t)b->ne[1] * column_bytes(&p, k);
     lowering->scratch_size = p.packed != NULL ? agk_mm_col_bytes(AGK_MM_Q8, k) : 0;
