@@ -219,9 +219,12 @@ async def test_an_option_that_there_is_not_is_named(model: Model, name: str, sai
     """The error is a TypeError, as Python's own."""
     options: dict[str, Any] = {name: 5}
     for call in (model.chat, model.chat_stream):
+
+        async def ask(call: Any = call) -> None:
+            await call(FORM["messages"], **options)
+
         with pytest.raises(aggml.InvalidHandle, match=rf"\] {name} is 5 \(int\), .*{said}") as got:
-            found: Any = call(FORM["messages"], **options)
-            await found
+            await ask()
         assert isinstance(got.value, TypeError)
 
 
