@@ -424,7 +424,7 @@ async def test_a_file_that_does_not_belong_to_the_model_is_refused(tmp_path: Pat
         return files.write_eyes(tmp_path / "eyes.gguf", "gemma3", **changed)
 
     await refuse("is no mmproj file", text)
-    await refuse("cannot open the model", tmp_path / "missing.gguf")
+    await refuse("cannot open the mmproj file", tmp_path / "missing.gguf")
     await refuse("makes embeddings of 65 elements", eyes(projection_dim=65))
     await refuse("has the extents", eyes(feed_forward_length=81))
     await refuse("no tensor 'v.blk.2", eyes(block_count=3))

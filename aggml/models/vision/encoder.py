@@ -307,7 +307,7 @@ async def load_pictures(
             belongs to another text model.
     """
     given = site_of(backend).backends[0]
-    with await open_model(path) as file:
+    with await open_model(path, "mmproj file") as file:
         projector, forms = read_projector(file, path, model)
         about = await anyio.to_thread.run_sync(identity_of, path)
         own = given.device.backend(n_threads=getattr(given, "n_threads", None))
