@@ -27,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import hypothesis.strategies
 import numpy as np
 import pytest
+from memory_bound import bound_memory
 from support import opened
 from workers import Brief, Workers
 
@@ -111,6 +112,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    bound_memory()
     gc.disable()  # until all tests are collected: none of what collection makes is garbage
     config.pluginmanager.register(Workers(config))
     if Brief.serves(config):

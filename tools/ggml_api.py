@@ -29,6 +29,20 @@ HEADERS = (
     "gguf.h",
     "ggml-rpc.h",
     "ggml-cuda.h",
+    # those of the other backends
+    "ggml-blas.h",
+    "ggml-cann.h",
+    "ggml-et.h",
+    "ggml-hexagon.h",
+    "ggml-metal.h",
+    "ggml-opencl.h",
+    "ggml-openvino.h",
+    "ggml-sycl.h",
+    "ggml-virtgpu.h",
+    "ggml-vulkan.h",
+    "ggml-webgpu.h",
+    "ggml-zdnn.h",
+    "ggml-zendnn.h",
 )
 #: A counterpart that is missing begins with this word; the reason follows.
 NONE = "none:"

@@ -6,6 +6,7 @@ used. Not here: limits that depend on the context (decoder/batch.py).
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import operator
@@ -21,14 +22,15 @@ from aggml import InvalidArgument
 from aggml.pipeline.urgency import current_urgency
 
 __all__ = [
-    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "iterate_ids", "number",
-    "one_text", "prompt_of", "recordings_of", "sequences_of", "shown", "stop_ids_of", "text_list",
-    "token_ids", "urgency_of",
+    "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "is_text", "iterate_ids",
+    "json_text", "json_value", "number", "one_text", "prompt_of", "recordings_of", "sequences_of",
+    "shown", "stop_ids_of", "text_list", "token_ids", "urgency_of",
 ]  # fmt: skip
 
 PRIORITY = 1 << 31  # the highest
 MOST_POSITIONS = 1 << 30  # of a sequence: positions are int32
 MOST_SLOTS = 1 << 16
+DEEPEST = 64  # levels of a value of JSON
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -136,6 +138,46 @@ def one_text(place: str, name: str, value: Any) -> str:  # noqa: ANN401
             f"[{place}] {name} has a lone surrogate at character {error.start}, which is no text"
         ) from None
     return value
+
+
+def is_text(value: object, *texts: str) -> bool:
+    """Whether a value is one of these texts; comparing may fail for what is no text."""
+    return isinstance(value, str) and value in texts
+
+
+def json_text(place: str, name: str, value: Any) -> str:  # noqa: ANN401
+    """A value of JSON as a text, with at most `DEEPEST` levels."""
+    _check_depth(place, name, value, 0)
+    try:
+        text = json.dumps(_plain(value) if isinstance(value, Mapping) else value,
+                          ensure_ascii=False, allow_nan=False, default=_plain)  # fmt: skip
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"[{place}] {name} cannot be written as JSON: {error}") from None
+    return text
+
+
+def json_value(place: str, name: str, value: Any) -> Any:  # noqa: ANN401
+    """A copy of a value of JSON, made of dicts, lists, texts, numbers, True, False and None."""
+    return json.loads(json_text(place, name, value))
+
+
+def _plain(value: object) -> dict[Any, Any]:
+    """Mappings that are no dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{shown(value)} is no JSON value")
+
+
+def _check_depth(place: str, name: str, value: object, depth: int) -> None:
+    if depth > DEEPEST:
+        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
+    if isinstance(value, Mapping):
+        for one in value.values():
+            _check_depth(place, name, one, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _check_depth(place, name, one, depth + 1)
 
 
 def text_list(

@@ -130,7 +130,7 @@ async def read_beside(
         other = draft.engine.decoder
         found = replace(found, model=other.model, tensors=other.weights)
     elif draft is not None and draft not in (LOOKUP, NGRAM):
-        with await open_model(Path(draft)) as other_file:
+        with await open_model(Path(draft), "draft") as other_file:
             tensors = other_file.tensors
             described = await anyio.to_thread.run_sync(
                 describe_checked, other_file.metadata, tensors
@@ -149,7 +149,7 @@ async def read_beside(
 
 async def _bytes_of_pictures(path: Path, model: Description, device: Device) -> int:
     """Bytes of the weights of a mmproj file, and of a step with the largest view."""
-    with await open_model(path) as file:
+    with await open_model(path, "mmproj file") as file:
         projector, forms = read_projector(file, path, model)
         weights = copies({name: file.tensors[name] for name in forms})
         program = await anyio.to_thread.run_sync(

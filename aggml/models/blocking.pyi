@@ -196,6 +196,7 @@ class BlockingTextModel(BlockingModel):
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,
         _grammar: Grammar | None = None,
+        _place: str = "generate",
     ) -> BlockingTokenStream: ...
     @property
     def tool_format(self) -> str | None: ...

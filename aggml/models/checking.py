@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from aggml import DType
+from aggml.models.arguments import is_text
 from aggml.models.catalogue import describe
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder_decoder import EncoderDecoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.unread import unknown_keys, unread_problems
+from aggml.models.vision import picture_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -70,6 +72,9 @@ def describe_checked(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 def problems_of(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """All problems of a file: of its hyperparameters, its tensors and its vocabulary."""
+    if is_text(metadata.get("general.architecture"), "clip"):  # a mmproj file
+        yield from picture_problems(metadata, tensors)
+        return
     embeddings = tensors.get("token_embd.weight")
     rows = None if embeddings is None else embeddings.ne[1]
     found = [*layer_problems(metadata, tensors)]

@@ -141,7 +141,7 @@ async def speculation_of(
             decoder.ctx, decoder.widest,
         )  # fmt: skip
     path = Path(draft)
-    with await open_model(path) as file:
+    with await open_model(path, "draft") as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
         if not isinstance(model, Description):
             raise Unsupported(

@@ -310,6 +310,7 @@ class TextModel(Model):
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
         _grammar: Grammar | None = None,
+        _place: str = "generate",
     ) -> TokenStream:
         """Continue a prompt, token by token: ``async for token in model.generate(...)``.
 
@@ -407,7 +408,7 @@ class TextModel(Model):
         Cancellation, and closing the generator: ends the request; its step is aborted if nobody
         else needs it.
         """
-        place = "generate"
+        place = _place
         self._check_open(place)
         vocabulary = self.vocabulary_size
         given: str | list[int] | PicturePrompt | SeenPrompt | None
@@ -419,7 +420,7 @@ class TextModel(Model):
         if isinstance(given, str):
             _ = self.tokenizer  # raises if there is none
         elif not given:
-            raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
+            raise InvalidArgument(f"[{place}] prompt is empty, there must be at least one token")
         choice = choice_of(place, self._adapters, adapter)
         options = options_of(
             place, vocabulary, self._ends(), self._suppressed_tokens(),

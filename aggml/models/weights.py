@@ -69,23 +69,27 @@ class ModelFile(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-async def open_model(path: Path) -> ModelFile:
+async def open_model(path: Path, what: str = "model") -> ModelFile:
     """Open a GGUF file, all parts of one, a folder of Hugging Face, or a file of Whisper.
 
     In a thread.
+
+    Args:
+        path: of the file.
+        what: it is, for errors.
 
     Raises:
         ModelError: it cannot be read, or is no model.
     """
     if await anyio.Path(path).is_dir():
         return await anyio.to_thread.run_sync(lambda: ModelFolder.open(path, checkpoints()))
-    whisper = await anyio.to_thread.run_sync(open_whisper, path)
+    whisper = await anyio.to_thread.run_sync(open_whisper, path, what)
     if whisper is not None:
         return whisper
     try:
         return await anyio.to_thread.run_sync(open_gguf, path)
     except (OSError, aggml.AggmlError) as error:
-        raise ModelError(f"cannot open the model: {error}") from error
+        raise ModelError(f"cannot open the {what}: {error}") from error
 
 
 async def load_weights(

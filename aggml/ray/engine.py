@@ -88,13 +88,13 @@ class PipelineEngine:
     def _check(self, request: TextRequest, more: int) -> None:
         if request.limit - 1 > self.decoder.ctx:
             raise TooLongError(
-                f"{request.prompt} tokens of prompt and {request.max_tokens} more do not fit a "
-                f"context of {self.decoder.ctx}"
+                f"[generate] {request.prompt} tokens of prompt and {request.max_tokens} more do "
+                f"not fit a context of {self.decoder.ctx}"
             )
         if self._closing is not None:
-            raise FullError(self._closing, 5)
+            raise FullError(f"[generate] {self._closing}", 5)
         if self.queued + more - len(self._free) > self.max_waiting:
-            raise FullError(f"the queue is full: {self.queued} requests wait already", 1)
+            raise FullError(f"[generate] the queue is full: {self.queued} requests wait already", 1)
 
     async def fetch(self, request: TextRequest) -> None:
         """Do nothing: stages store no beginnings."""
@@ -117,7 +117,10 @@ class PipelineEngine:
                 await self._step(request)
             if scope.cancelled_caught:
                 self.cancel(request)
-                raise DeadlineError(f"the deadline has passed with {request.made} tokens made")
+                raise DeadlineError(
+                    f"[generate] the deadline has passed, with {request.made} of at most "
+                    f"{request.max_tokens} tokens made"
+                )
         if request.error is not None:
             raise request.error
         first = request.prompt + request.given
@@ -147,7 +150,7 @@ class PipelineEngine:
                 await parker.park()
         finally:
             self._waiting.pop(request, None)
-        raise request.error or EngineError("the request has ended")
+        raise request.error or EngineError("[generate] the request has ended")
 
     def _end(self, request: TextRequest) -> None:
         with self._lock_slots():
@@ -249,8 +252,8 @@ class PipelineEngine:
             request.computed = len(request.tokens)
             if not np.fmax.reduce(best.logits[0]) > -np.inf:
                 request.error = NotFiniteError(
-                    "no token can be chosen, because all logits are NaN or -inf: the model's "
-                    "numbers overflow, or its file is damaged"
+                    "[sample] no token can be chosen, because all logits are NaN or -inf: the "
+                    "model's numbers overflow, or its file is damaged"
                 )
             else:
                 if request.constraint is not None:
@@ -259,7 +262,9 @@ class PipelineEngine:
                 if not request.over:
                     (token,) = choose_tokens([(request, 0)], best)
                     if token is None:
-                        request.error = EngineError("no token that is allowed can be chosen")
+                        request.error = EngineError(
+                            "[sample] no token that is allowed can be chosen"
+                        )
                     else:
                         self.counters.tokens += request.take(token, best, 0)
 
@@ -328,7 +333,7 @@ class PipelineEngine:
         self.stop("the engine has stopped")
         for request in list(self._requests):
             if not request.over:
-                request.error = error or EngineError("the engine was stopped")
+                request.error = error or EngineError("[generate] the engine was stopped")
                 parker = self._waiting.get(request)
                 if parker is not None:
                     parker.unpark()

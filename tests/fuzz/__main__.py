@@ -12,6 +12,7 @@ import time
 import traceback
 
 from fuzz.rounds import LOOPS, Absent, Failure, fuzzers, loops_of
+from memory_bound import bound_memory
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     unknown = [name for name in given.names if name not in known]
     if unknown:
         parser.error(f"no fuzzer {unknown[0]!r}; there are {', '.join(known)}")
+    bound_memory()
     seed = secrets.randbelow(1 << 31) if given.seed is None else given.seed
     failed = 0
     for name in given.names or known:

@@ -6,6 +6,7 @@ Not here: pictures over HTTP (tests/serve/test_pictures.py).
 from __future__ import annotations
 
 import base64
+import fnmatch
 import io
 import re
 import struct
@@ -21,7 +22,7 @@ from PIL import Image
 
 import aggml
 from aggml import InvalidArgument, Unsupported
-from aggml.models import ModelError
+from aggml.models import ModelError, problems_of
 from aggml.models.vision.given import picture_of
 from aggml.models.vision.resizing import resize
 from aggml.models.vision.sizes import fitting_size
@@ -423,7 +424,7 @@ async def test_a_file_that_does_not_belong_to_the_model_is_refused(tmp_path: Pat
         return files.write_eyes(tmp_path / "eyes.gguf", "gemma3", **changed)
 
     await refuse("is no mmproj file", text)
-    await refuse("cannot open the model", tmp_path / "missing.gguf")
+    await refuse("cannot open the mmproj file", tmp_path / "missing.gguf")
     await refuse("makes embeddings of 65 elements", eyes(projection_dim=65))
     await refuse("has the extents", eyes(feed_forward_length=81))
     await refuse("no tensor 'v.blk.2", eyes(block_count=3))
@@ -485,6 +486,45 @@ async def test_a_layer_of_a_mmproj_file_has_the_tensors_of_the_others(
         await aggml.models.load(text, mmproj=eyes)
 
 
+@pytest.mark.parametrize("kind", files.KINDS)
+async def test_a_mmproj_file_that_lacks_any_one_of_its_tensors_is_refused_by_its_name(
+    tmp_path: Path, kind: str
+) -> None:
+    """Also a bias or a norm that stands alone, without which all pictures look otherwise."""
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    names = list(files.weights(kind))
+    _write_eyes(eyes, files.metadata_of(kind), kind)
+    with aggml.GGUFFile.open(eyes) as file:
+        assert list(problems_of(file.metadata, file.tensors)) == []
+        metadata, tensors = file.metadata, dict(file.tensors)
+        for name in names:
+            left = {x: tensors[x] for x in names if x != name}
+            found = " ".join(problems_of(metadata, left))
+            assert f"no tensor '{name}'" in found, name
+        more = tensors | {"v.blk.0.ls1.weight": tensors[names[0]]}
+        assert "'v.blk.0.ls1.weight', which nothing here reads" in " ".join(
+            problems_of(metadata, more)
+        )
+    # Layers have their own test above; these are the others.
+    for name in [x for x in names if not x.startswith("v.blk.")][::3]:
+        _write_eyes(eyes, files.metadata_of(kind), kind, without=name)
+        with pytest.raises(ModelError, match=rf"no tensor '{re.escape(name)}'"):
+            await aggml.models.load(text, mmproj=eyes)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "pixtral", "qwen2.5vl"])
+async def test_a_mmproj_file_without_a_bias_in_all_layers_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    name = "mm.1.bias" if kind == "pixtral" else "v.blk.0.attn_out.bias"
+    _write_eyes(eyes, files.metadata_of(kind), kind, without=name.replace(".0.", ".*."))
+    with pytest.raises(ModelError, match=rf"no tensor '{re.escape(name)}'"):
+        await aggml.models.load(text, mmproj=eyes)
+    with aggml.GGUFFile.open(eyes) as file:
+        assert any(name in x for x in problems_of(file.metadata, file.tensors))
+
+
 def _write_eyes(path: Path, metadata: dict[str, Any], kind: str, without: str = "") -> None:
     types = files.KINDS[kind].types
     with aggml.GGUFWriter(path) as writer:
@@ -492,7 +532,7 @@ def _write_eyes(path: Path, metadata: dict[str, Any], kind: str, without: str = 
             writer.add(key, value)
         for name, values in files.weights(kind).items():
             half = any(name.endswith(end) for end in types)
-            if name != without:
+            if not fnmatch.fnmatch(name, without):
                 writer.add_tensor(name, values.astype(np.float16) if half else values)
 
 

@@ -7,17 +7,20 @@ messages (messages.py), the tokens of a prompt (prompt.py), dividing the text of
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import time
 from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import anyio.to_thread
 
-from aggml import InvalidArgument, InvalidState
-from aggml.models.arguments import flag, integer
+from aggml import InvalidArgument, InvalidHandle, InvalidState
+from aggml.models.arguments import flag, integer, shown
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
 from aggml.models.chat.prompt import (
@@ -38,7 +41,7 @@ from aggml.models.vision.prompt import SeenPrompt
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from aggml.models.chat.asking import Tool, ToolOffer
     from aggml.models.chat.messages import ChatFinish, ToolCall
@@ -281,7 +284,7 @@ class ChatStream:
             options["deadline"] = max(0.0, options["deadline"] - passed)
         tokens = model.generate(
             seen if seen.pictures else seen.ids, max_tokens=most, **options,
-            _continue=list(self._before),
+            _continue=list(self._before), _place=self._place,
         )  # fmt: skip
         tokens.prepare(seen.ids)  # raises if the prompt is too long
         if self._before:
@@ -614,7 +617,9 @@ def stream_answer(
 
     Raises:
         InvalidArgument: an argument of another type or out of its range.
+        InvalidHandle: there is no option of that name.
     """
+    _check_names(place, model, options)
     known = _read(model, place, messages)
     given = read_template_args(place, template_args)
     several = flag(place, "parallel_tool_calls", parallel_tool_calls)
@@ -633,9 +638,32 @@ def stream_answer(
         )
     # Wrong options are refused now, before the template runs.
     model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
-                   **options)  # fmt: skip
+                   _place=place, **options)  # fmt: skip
     wanted = _Wanted(offer, form, thinking, given, most, continue_final)
     return ChatStream(model, place, known, wanted, options, _continue)
+
+
+def _check_names(place: str, model: Answering, options: Mapping[str, Any]) -> None:
+    """Check that there are options of these names."""
+    known = _names_of(type(model))
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidHandle(
+                f"[{place}] {name} is {shown(value)}, but there is no such option: expected those "
+                f"of chat and of generate{_nearest(name, known)}"
+            )
+
+
+@cache
+def _names_of(model: type[Any]) -> frozenset[str]:
+    """The options of the method `generate`, without the prompt."""
+    return frozenset(inspect.signature(model.generate).parameters) - {"self", "prompt"}
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    """A name that may have been meant, for a message."""
+    found = difflib.get_close_matches(name, [x for x in known if not x.startswith("_")], 1)
+    return f", such as {found[0]}" if found else ""
 
 
 #: A grammar that stands for one that is not made yet.

@@ -14,14 +14,18 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import integer, one_text, shown
+from aggml.models.arguments import flag, integer, is_text, json_value, one_text, shown
 from aggml.models.engine.grammars import Grammar, schema_text
 
 __all__ = ["Tool", "ToolOffer", "read_format", "read_think", "read_tools"]
 
 EFFORTS: Final = ("low", "medium", "high")
+THINK: Final = f"True, False, a number of tokens, or one of {', '.join(map(repr, EFFORTS))}"
 TOOLS: Final = 512
 NAME: Final = 128  # characters of a name
+TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+FUNCTION: Final = ("name", "description", "parameters", "strict", "return")
+FORMAT: Final = ("name", "description", "schema", "strict")
 CHOICES: Final = ("none", "auto", "required")
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
@@ -91,15 +95,22 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
             raise InvalidArgument(f"[{place}] tools[{i}] has the name {name!r} of another one")
     only: str | None = None
     allowed: frozenset[str] | None = None
-    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+    if isinstance(choice, Mapping) and is_text(choice.get("type"), "allowed_tools"):
         choice, allowed = _read_allowed(place, choice)
     if isinstance(choice, Mapping):
         function = choice.get("function", choice)
-        if choice.get("type", "function") != "function" or not isinstance(function, Mapping):
+        if not is_text(choice.get("type", "function"), "function") or not isinstance(
+            function, Mapping
+        ):
             raise InvalidArgument(
                 f"[{place}] tool_choice is {shown(choice)}, expected "
                 "{'type': 'function', 'function': {'name': name}}"
             )
+        if function is choice:
+            _check_keys(place, "tool_choice", choice, ("type", "name"))
+        else:
+            _check_keys(place, "tool_choice", choice, ("type", "function"))
+            _check_keys(place, "tool_choice.function", function, ("name",))
         only = one_text(place, "tool_choice.function.name", function.get("name"))
     elif not isinstance(choice, str):
         raise InvalidArgument(
@@ -133,7 +144,12 @@ def _read_allowed(place: str, given: Mapping[str, Any]) -> tuple[str, frozenset[
     inner = given.get("allowed_tools", given)
     mode = inner.get("mode") if isinstance(inner, Mapping) else None
     tools = inner.get("tools") if isinstance(inner, Mapping) else None
-    if mode not in ("auto", "required") or not isinstance(tools, Sequence) or not tools:
+    if (
+        not is_text(mode, "auto", "required")
+        or not isinstance(tools, Sequence)
+        or isinstance(tools, (str, bytes, bytearray, memoryview))
+        or not tools
+    ):
         raise InvalidArgument(
             f"[{place}] tool_choice is {shown(given)}, expected {{'type': 'allowed_tools', 'mode': "
             "'auto' or 'required', 'tools': [{'name': name}, ...]}"
@@ -153,15 +169,17 @@ def _read_tool(place: str, name: str, given: Any) -> Tool:
             "{'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
         )
     function = given
-    if "function" in given or ("type" in given and given["type"] == "function"):
-        if given.get("type", "function") != "function":
-            raise InvalidArgument(
-                f"[{place}] {name}.type is {shown(given['type'])}, expected 'function'"
-            )
-        function = given.get("function", {k: v for k, v in given.items() if k != "type"})
-        name = f"{name}.function" if "function" in given else name
+    if not is_text(given.get("type", "function"), "function"):
+        raise InvalidArgument(
+            f"[{place}] {name}.type is {shown(given['type'])}, expected 'function'"
+        )
+    if "function" in given:
+        _check_keys(place, name, given, ("type", "function"))
+        function = given["function"]
+        name = f"{name}.function"
     if not isinstance(function, Mapping):
         raise InvalidArgument(f"[{place}] {name} is {shown(function)}, expected a function: a dict")
+    _check_keys(place, name, function, (*FUNCTION, *(("type",) if function is given else ())))
     if "name" not in function:
         raise InvalidArgument(f"[{place}] {name}.name is missing")
     title = one_text(place, f"{name}.name", function["name"])
@@ -182,13 +200,50 @@ def _read_tool(place: str, name: str, given: Any) -> Tool:
                 "dict"
             )
         schema = json.loads(schema_text(place, f"{name}.parameters", parameters))
+        _check_parameters(place, f"{name}.parameters", schema)
         if not schema:
             schema = dict(ANY_OBJECT)
     strict = function.get("strict")
-    if strict is not None and not isinstance(strict, bool):
-        raise InvalidArgument(f"[{place}] {name}.strict is {shown(strict)}, expected True or False")
+    strict = strict is not None and flag(place, f"{name}.strict", strict)
     plain = {"name": title, "description": description, "parameters": schema}
-    return Tool(title, description, schema, bool(strict), plain)
+    if function.get("return") is not None:  # transformers makes it of a function's docstring
+        plain["return"] = json_value(place, f"{name}.return", function["return"])
+    return Tool(title, description, schema, strict, plain)
+
+
+def _check_parameters(place: str, name: str, schema: dict[str, Any]) -> None:
+    """Check the keywords of which a model is told what arguments there are."""
+    kind = schema.get("type", "object")
+    if not is_text(kind, "object") and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidArgument(f"[{place}] {name}.type is {shown(kind)}, expected 'object'")
+    properties = schema.get("properties")
+    properties = {} if properties is None else properties  # clients in Go write null
+    if not isinstance(properties, dict):
+        raise InvalidArgument(
+            f"[{place}] {name}.properties is {shown(properties)}, expected a JSON schema for each "
+            "argument: a dict"
+        )
+    for key, one in properties.items():
+        if not isinstance(one, (dict, bool)):
+            raise InvalidArgument(
+                f"[{place}] {name}.properties[{shown(key)}] is {shown(one)}, expected a JSON "
+                "schema: a dict"
+            )
+    required = schema.get("required")
+    required = [] if required is None else required
+    if not isinstance(required, list) or not all(isinstance(x, str) for x in required):
+        raise InvalidArgument(
+            f"[{place}] {name}.required is {shown(required)}, expected a list of names"
+        )
+
+
+def _check_keys(place: str, name: str, given: Mapping[Any, Any], keys: Sequence[str]) -> None:
+    """Check that a dict has no other keys: they would be left out without a word."""
+    for key in given:
+        if not is_text(key, *keys):
+            raise InvalidArgument(
+                f"[{place}] {name} has the key {shown(key)}, expected {', '.join(keys)}"
+            )
 
 
 def read_format(place: str, given: Any) -> Grammar | None:
@@ -206,21 +261,39 @@ def read_format(place: str, given: Any) -> Grammar | None:
             "{'type': 'json_schema', 'json_schema': {'schema': ...}} or a JSON schema"
         )
     kind = given.get("type")
-    if kind == "text" and set(given) == {"type"}:
+    if is_text(kind, "text"):
+        _check_keys(place, name, given, ("type",))
         return None
-    if kind == "json_object":
+    if is_text(kind, "json_object"):
+        _check_keys(place, name, given, ("type", "schema"))
         if given.get("schema") is not None:  # llama.cpp's form
             return Grammar("schema", schema_text(place, f"{name}.schema", given["schema"]))
         return Grammar("schema", '{"type": "object"}')
-    if kind == "json_schema":
+    if is_text(kind, "json_schema"):
         inner = given.get("json_schema", given)
         if not isinstance(inner, Mapping):
             raise InvalidArgument(
                 f"[{place}] {name}.json_schema is {shown(inner)}, expected {{'schema': ...}}"
             )
+        if inner is not given:
+            _check_keys(place, name, given, ("type", "json_schema"))
+        at = name if inner is given else f"{name}.json_schema"
+        _check_keys(place, at, inner, (*FORMAT, *(("type",) if inner is given else ())))
+        for key in ("name", "description"):
+            if inner.get(key) is not None:
+                one_text(place, f"{at}.{key}", inner[key])
+        if inner.get("strict") is not None:
+            flag(place, f"{at}.strict", inner["strict"])
         if inner.get("schema") is None:
             raise InvalidArgument(f"[{place}] {name}.json_schema.schema is missing")
         return Grammar("schema", schema_text(place, f"{name}.json_schema.schema", inner["schema"]))
+    if "type" in given and not all(
+        is_text(x, *TYPES) for x in (kind if isinstance(kind, (list, tuple)) else [kind])
+    ):
+        raise InvalidArgument(
+            f"[{place}] {name}.type is {shown(kind)}, expected 'text', 'json_object', "
+            f"'json_schema', or of a JSON schema one of {', '.join(map(repr, TYPES))}"
+        )
     return Grammar("schema", schema_text(place, name, given))
 
 
@@ -236,9 +309,9 @@ def read_think(place: str, given: Any) -> bool | int | str | None:
         return bool(given)
     if isinstance(given, str):
         if given not in EFFORTS:
-            raise InvalidArgument(
-                f"[{place}] think is {given!r}, expected True, False, a number of tokens, or one "
-                f"of {', '.join(map(repr, EFFORTS))}"
-            )
+            raise InvalidArgument(f"[{place}] think is {shown(given)}, expected {THINK}")
         return given
-    return integer(place, "think", given, 0)
+    try:
+        return integer(place, "think", given, 0)
+    except InvalidArgument:
+        raise InvalidArgument(f"[{place}] think is {shown(given)}, expected {THINK}") from None

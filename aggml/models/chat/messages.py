@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
-from aggml.models.arguments import one_text, shown
+from aggml.models.arguments import is_text, json_value, one_text, shown
 from aggml.models.vision.given import is_picture, picture_of, picture_of_part
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
             "{'role': 'user', 'content': text}"
         )
     for key in message:
-        if key not in KEYS and not (key in NOTHING and not message[key]):
+        if key not in KEYS and not (key in NOTHING and _says_nothing(message[key])):
             raise InvalidArgument(
                 f"[{place}] {name} has the key {shown(key)}, expected {', '.join(KEYS)}"
             )
@@ -178,14 +178,19 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
         )
     found: dict[str, Any] = {"role": role}
     calls = message.get("tool_calls")
-    told = message.get("reasoning", message.get("reasoning_content"))
+    calls = None if calls is None else _read_calls(place, f"{name}.tool_calls", calls)
+    thoughts = "reasoning" if "reasoning" in message else "reasoning_content"
+    told = message.get(thoughts)
+    told = None if told is None else one_text(place, f"{name}.{thoughts}", told)
     if role != "assistant" and (calls or told):
-        key = "tool_calls" if calls else "reasoning"
-        raise InvalidArgument(f"[{place}] {name}.{key} is there, but only the assistant has that")
+        key = "tool_calls" if calls else thoughts
+        raise InvalidArgument(
+            f"[{place}] {name}.{key} is {shown(message[key])}, but only the assistant has that"
+        )
     if calls:
-        found["tool_calls"] = _read_calls(place, f"{name}.tool_calls", calls)
+        found["tool_calls"] = calls
     if told:
-        found["reasoning"] = one_text(place, f"{name}.reasoning", told)
+        found["reasoning"] = told
     content = message.get("content")
     if content is None and (calls or told):
         content = ""
@@ -204,6 +209,11 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
         if message.get(key) is not None:
             found[key] = one_text(place, f"{name}.{key}", message[key])
     return found
+
+
+def _says_nothing(value: Any) -> bool:  # noqa: ANN401
+    """Whether a key that OpenAI's answers have is empty."""
+    return value is None or (isinstance(value, (str, Sequence, Mapping)) and len(value) == 0)
 
 
 def _answer_of(message: ChatMessage) -> dict[str, Any]:
@@ -237,21 +247,29 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
         if "name" not in function:
             raise InvalidArgument(f"[{place}] {at}.function.name is missing")
         title = one_text(place, f"{at}.function.name", function["name"])
+        if not is_text(call.get("type", "function"), "function"):
+            raise InvalidArgument(
+                f"[{place}] {at}.type is {shown(call['type'])}, expected 'function'"
+            )
         given = function.get("arguments")
-        if isinstance(given, str) and given.strip():
+        if given is None or (isinstance(given, str) and not given.strip()):
+            given = {}
+        if isinstance(given, str):
             try:
                 given = json.loads(one_text(place, f"{at}.function.arguments", given))
             except (ValueError, RecursionError):
                 raise InvalidArgument(
                     f"[{place}] {at}.function.arguments is {shown(given)}, expected JSON"
                 ) from None
-        given = given or {}
         if not isinstance(given, Mapping):
             raise InvalidArgument(
                 f"[{place}] {at}.function.arguments is {shown(given)}, expected an object"
             )
-        number = one_text(place, f"{at}.id", call.get("id") or f"call_{i}")
-        about = {"name": title, "arguments": dict(given)}
+        given = json_value(place, f"{at}.function.arguments", given)
+        number = call.get("id")
+        number = "" if number is None else one_text(place, f"{at}.id", number)
+        number = number or f"call_{i}"
+        about = {"name": title, "arguments": given}
         found.append({"id": number, "type": "function", "function": about})
     return found
 
@@ -285,7 +303,7 @@ def _read_content(
     for i, part in enumerate(content):
         at = f"{name}[{i}]"
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if pictures is not None and (is_picture(part) or kind in ("image_url", "image")):
+        if pictures is not None and (is_picture(part) or is_text(kind, "image_url", "image")):
             # Nobody who writes a message can guess a mark.
             mark = f"Z{secrets.token_hex(12)}Z"
             pictures[mark] = (
@@ -298,7 +316,7 @@ def _read_content(
             raise InvalidArgument(
                 f"[{place}] {at} is {shown(part)}, expected a part {{'type': 'text', 'text': text}}"
             )
-        if part.get("type") != "text":
+        if not is_text(kind, "text"):
             raise InvalidArgument(
                 f"[{place}] {at}.type is {shown(part.get('type'))}, expected 'text'"
                 + (" or 'image_url'" if pictures is not None else ALONE)

@@ -56,8 +56,12 @@ PARTS: Final = {
 KINDS: Final[dict[int, np.dtype[Any]]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 
 
-def open_whisper(path: Path) -> ArraysFile | None:
+def open_whisper(path: Path, what: str = "model") -> ArraysFile | None:
     """Open a file of Whisper's weights; None if it is another kind of file. Blocks meanwhile.
+
+    Args:
+        path: of the file.
+        what: it is, for errors.
 
     Raises:
         ModelError: the file is damaged, or has weights of another model.
@@ -66,7 +70,7 @@ def open_whisper(path: Path) -> ArraysFile | None:
         with path.open("rb") as file:
             begin = file.read(4)
     except OSError as error:
-        raise ModelError(f"cannot open the model: {error}") from error
+        raise ModelError(f"cannot open the {what}: {error}") from error
     words: list[bytes] | None = None
     if begin == GGML:
         arrays, words = _read_ggml(path)

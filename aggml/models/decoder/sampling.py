@@ -37,8 +37,8 @@ def check_drawable(best: npt.NDArray[Any]) -> None:
     """
     if not (best > -np.inf).all():
         raise NotFiniteError(
-            "no token can be chosen, because all logits are NaN or -inf: the model's numbers "
-            "overflow, or its file is damaged"
+            "[sample] no token can be chosen, because all logits are NaN or -inf: the model's "
+            "numbers overflow, or its file is damaged"
         )
 
 

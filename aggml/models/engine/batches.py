@@ -339,7 +339,9 @@ class BatchEngine(Generic[T, R]):
             else:
                 results = await self._compute_for_others(batch, items)
             if batch.requests and len(results) != len(computed):
-                raise EngineError(f"{len(results)} results for {len(computed)} requests")
+                raise EngineError(
+                    f"[BatchEngine.submit] {len(results)} results for {len(computed)} requests"
+                )
         except Exception as failure:  # of any class: the waiting tasks must get it
             error = failure
         if error is None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeGuard
 from urllib.parse import quote
 
 from aggml import InvalidArgument
-from aggml.models.arguments import one_text, shown, text_list
+from aggml.models.arguments import json_text, one_text, shown, text_list
 
 __all__ = [
     "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "close_objects",
@@ -25,7 +25,6 @@ __all__ = [
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]
 
 LONGEST: Final = 1 << 19  # characters of a grammar
-DEEPEST: Final = 64  # levels of a schema
 CHOICES: Final = 4096
 
 
@@ -100,32 +99,8 @@ def schema_text(place: str, name: str, value: Any) -> str:
         )
     if value is False:
         raise InvalidArgument(f"[{place}] {name} is false, which allows nothing")
-    _check_depth(place, name, value, 0)
-    try:
-        text = json.dumps(value if isinstance(value, bool) else dict(value), ensure_ascii=False,
-                          allow_nan=False, default=_plain)  # fmt: skip
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"[{place}] {name} cannot be written as JSON: {error}") from None
+    text = json_text(place, name, value)
     return _check_grammar(place, name, Grammar("schema", text)).text
-
-
-def _plain(value: Any) -> Any:
-    """Mappings that are no dict."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{shown(value)} is no JSON value")
-
-
-def _check_depth(place: str, name: str, value: Any, depth: int) -> None:
-    if depth > DEEPEST:
-        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
-    if isinstance(value, Mapping):
-        for one in value.values():
-            _check_depth(place, name, one, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            _check_depth(place, name, one, depth + 1)
 
 
 #: JSON as `json.dumps` writes it. Any number of blanks would let a model write them for ever.

@@ -10,6 +10,7 @@ from aggml.models.vision.encoder import (
     EmbeddedPicture,
     PictureEncoder,
     load_pictures,
+    picture_problems,
     picture_program,
     read_projector,
 )
@@ -18,8 +19,8 @@ from aggml.models.vision.prompt import PicturePrompt, SeenPrompt, mixed_prompt, 
 
 __all__ = [
     "EmbeddedPicture", "GivenPicture", "PictureEncoder", "PicturePrompt", "SeenPrompt",
-    "load_pictures", "mixed_prompt", "picture_of", "picture_program", "place_pictures",
-    "read_projector",
+    "load_pictures", "mixed_prompt", "picture_of", "picture_problems", "picture_program",
+    "place_pictures", "read_projector",
 ]  # fmt: skip
 
 

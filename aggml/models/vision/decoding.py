@@ -54,7 +54,7 @@ def decode_picture(name: str, data: bytes) -> npt.NDArray[np.uint8]:
         InvalidArgument: the bytes are no such picture, or it has too many pixels.
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise ModelError(
             f"pictures in files need Pillow; get it with: {install_command('vision')}"
@@ -66,6 +66,11 @@ def decode_picture(name: str, data: bytes) -> npt.NDArray[np.uint8]:
                 problem = shape_problem(*image.size)
                 if problem is None:
                     return np.array(ImageOps.exif_transpose(image).convert("RGB"), np.uint8)
+    except UnidentifiedImageError as error:  # its message has an address
+        raise InvalidArgument(
+            f"{name} is no picture that can be read ({len(data)} bytes that begin with "
+            f"{data[:8]!r}): expected {', '.join(FORMATS)}"
+        ) from error
     except Exception as error:  # of any class: what a decoder raises for wrong bytes
         raise InvalidArgument(
             f"{name} is no picture that can be read ({len(data)} bytes): {error}"

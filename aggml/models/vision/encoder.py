@@ -32,8 +32,7 @@ from aggml.models.vision.tower import (
     MOST_TOKENS,
     PatchGrid,
     TowerLayers,
-    check_forms,
-    check_layers,
+    tower_problems,
 )
 from aggml.models.weights import load_weights, open_model
 from aggml.process.locks import new_lock
@@ -41,7 +40,7 @@ from aggml.stream.slot_pool import SlotPool
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS", "EmbeddedPicture", "PictureEncoder", "PictureProgram", "load_pictures",
-    "picture_program", "read_projector",
+    "picture_problems", "picture_program", "read_projector",
 ]  # fmt: skip
 
 #: How each kind of file is read, by ``clip.projector_type``.
@@ -308,7 +307,7 @@ async def load_pictures(
             belongs to another text model.
     """
     given = site_of(backend).backends[0]
-    with await open_model(path) as file:
+    with await open_model(path, "mmproj file") as file:
         projector, forms = read_projector(file, path, model)
         about = await anyio.to_thread.run_sync(identity_of, path)
         own = given.device.backend(n_threads=getattr(given, "n_threads", None))
@@ -330,29 +329,44 @@ def read_projector(
         ModelError: it is no mmproj file, is of a kind that is not known, or belongs to another text
             model.
     """
-    metadata, tensors = file.metadata, file.tensors
-    told = metadata.get("general.architecture")
-    if not isinstance(told, str) or told != "clip":
-        raise ModelError(
-            f"{str(path)!r} is no mmproj file: its general.architecture is "
-            f"{told!r:.64}, expected 'clip'"
-        )
-    kind = metadata.get("clip.projector_type")
-    if kind is None or (isinstance(kind, str) and not kind):
-        kind = metadata.get("clip.vision.projector_type")
-    if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(sorted(KINDS))
-        raise ModelError(
-            f"{str(path)!r} has the clip.projector_type {kind!r:.64}, known are {known}"
-        )
-    projector = KINDS[kind](Hyperparameters(metadata), tensors)
+    tensors = file.tensors
+    projector = _projector(file.metadata, tensors, repr(str(path)))
     if projector.tower.out != model.width or projector.deepstack != model.deepstack:
         raise ModelError(
             f"{str(path)!r} makes embeddings of {projector.tower.out} elements and for "
             f"{projector.deepstack} layers more, but the text model, {model.architecture}, has "
             f"{model.width} and {model.deepstack}: they do not belong together"
         )
-    check_layers(projector.tower.layers, tensors)
-    forms = projector.tower.forms(tensors) | projector.forms(tensors)
-    check_forms(forms, tensors)
-    return projector, forms
+    for problem in tower_problems(projector, tensors):
+        raise ModelError(problem)
+    return projector, projector.tower.forms(tensors) | projector.forms(tensors)
+
+
+def picture_problems(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """All problems of a mmproj file, whichever text model it belongs to."""
+    try:
+        projector = _projector(metadata, tensors, "the file")
+    except ModelError as error:
+        yield str(error)
+    else:
+        yield from tower_problems(projector, tensors)
+
+
+def _projector(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], named: str) -> Projector:
+    """The kind of a mmproj file.
+
+    Raises:
+        ModelError: it is no such file, or of a kind that is not known; a hyperparameter is wrong.
+    """
+    told = metadata.get("general.architecture")
+    if not isinstance(told, str) or told != "clip":
+        raise ModelError(
+            f"{named} is no mmproj file: its general.architecture is {told!r:.64}, expected 'clip'"
+        )
+    kind = metadata.get("clip.projector_type")
+    if kind is None or (isinstance(kind, str) and not kind):
+        kind = metadata.get("clip.vision.projector_type")
+    if not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(sorted(KINDS))
+        raise ModelError(f"{named} has the clip.projector_type {kind!r:.64}, known are {known}")
+    return KINDS[kind](Hyperparameters(metadata), tensors)

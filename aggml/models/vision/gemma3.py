@@ -38,7 +38,7 @@ class Gemma3Pictures:
     @classmethod
     def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Gemma3Pictures:
         """As a file describes it."""
-        tower = tower_of(hp)
+        tower = tower_of(hp, rms=False, biased=True, embeds_biased=True, norms="v.post_ln")
         merged = hp.integer("vision.projector.scale_factor", 4, least=1, most=64)
         if (tower.side // tower.patch) % merged:
             raise ModelError(

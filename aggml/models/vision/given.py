@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from aggml import InvalidArgument, Unsupported
-from aggml.models.arguments import shown
+from aggml.models.arguments import is_text, shown
 from aggml.models.vision.decoding import decode_picture, shape_problem
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ WANTED: Final = (
 _DATA: Final = re.compile(r"data:(?P<type>[^,]*?)(?P<base64>;base64)?,", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
+DETAILS: Final = ("auto", "low", "high")
 LARGEST: Final = 1 << 26  # bytes of a file
 
 
@@ -90,6 +91,11 @@ def rgb_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN401 w
         raise InvalidArgument(
             f"[{place}] {name} has the shape {list(value.shape)}, expected uint8 [height, width, 3]"
         )
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidArgument(
+            f"[{place}] {name} is a masked array, of which some values are masked, expected uint8 "
+            "[height, width, 3]"
+        )
     problem = shape_problem(value.shape[1], value.shape[0])
     if problem is not None:
         raise InvalidArgument(f"[{place}] {name} {problem}")
@@ -145,31 +151,48 @@ def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPict
     Raises:
         InvalidArgument, Unsupported: as `picture_of`.
     """
-    kind = part.get("type")
-    if kind == "image_url":
+    if is_text(part.get("type"), "image_url"):
         _only(place, name, part, ("type", "image_url"))
         given = part.get("image_url")
         if isinstance(given, Mapping):
             _only(place, f"{name}.image_url", given, ("url", "detail"))
+            # All details are seen; the field is what OpenAI's clients send.
+            detail = given.get("detail")
+            if detail is not None and not is_text(detail, *DETAILS):
+                raise InvalidArgument(
+                    f"[{place}] {name}.image_url.detail is {shown(detail)}, expected one of "
+                    f"{', '.join(map(repr, DETAILS))}"
+                )
             return picture_of(place, f"{name}.image_url.url", given.get("url"))
         return picture_of(place, f"{name}.image_url", given)
     if "source" not in part:
         _only(place, name, part, ("type", "image"))
         return picture_of(place, f"{name}.image", part.get("image"))
     _only(place, name, part, ("type", "source", "cache_control"))
+    cached = part.get("cache_control")  # what was computed is kept anyway
+    if cached is not None and not isinstance(cached, Mapping):
+        raise InvalidArgument(
+            f"[{place}] {name}.cache_control is {shown(cached)}, expected an object"
+        )
     source = part["source"]
     if not isinstance(source, Mapping):
         raise InvalidArgument(f"[{place}] {name}.source is {shown(source)}, expected an object")
-    if source.get("type") == "url":
+    if is_text(source.get("type"), "url"):
         raise Unsupported(
             f"[{place}] {name}.source is the address {shown(source.get('url'))}: addresses are "
             "never fetched; give the picture itself, as {'type': 'base64', 'data': ...}"
         )
-    if source.get("type") != "base64":
+    if not is_text(source.get("type"), "base64"):
         raise InvalidArgument(
             f"[{place}] {name}.source.type is {shown(source.get('type'))}, expected 'base64'"
         )
     _only(place, f"{name}.source", source, ("type", "media_type", "data"))
+    kind = source.get("media_type")
+    if kind is not None and not (isinstance(kind, str) and kind.lower().startswith("image/")):
+        raise InvalidArgument(
+            f"[{place}] {name}.source.media_type is {shown(kind)}, expected 'image/png' or another "
+            "type of pictures"
+        )
     data = source.get("data")
     if not isinstance(data, str):
         raise InvalidArgument(f"[{place}] {name}.source.data is {shown(data)}, expected base64")

@@ -42,7 +42,7 @@ class Idefics3:
     @classmethod
     def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Idefics3:
         """As a file describes it."""
-        tower = tower_of(hp)
+        tower = tower_of(hp, rms=False, biased=True, embeds_biased=True, norms="v.post_ln")
         merged = hp.integer("vision.projector.scale_factor", 1, least=2, most=64)
         if (tower.side // tower.patch) % merged:
             raise ModelError(

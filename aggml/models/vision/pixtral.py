@@ -45,9 +45,8 @@ class Pixtral:
     @classmethod
     def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Pixtral:
         """As a file describes it."""
-        return cls(
-            tower_of(hp, rms=True), hp.integer("vision.spatial_merge_size", 1, least=1, most=16)
-        )
+        tower = tower_of(hp, rms=True, biased=False, embeds_biased=False, norms="v.pre_ln")
+        return cls(tower, hp.integer("vision.spatial_merge_size", 1, least=1, most=16))
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
@@ -57,10 +56,8 @@ class Pixtral:
             "mm.1.weight": (tower.width, inner), "mm.2.weight": (inner, tower.out),
             "v.token_embd.img_break": (tower.out,),
         }  # fmt: skip
-        if "mm.1.bias" in tensors:
-            found["mm.1.bias"] = (inner,)
-        if "mm.2.bias" in tensors:
-            found["mm.2.bias"] = (tower.out,)
+        if "mm.1.bias" in tensors or "mm.2.bias" in tensors:
+            found |= {"mm.1.bias": (inner,), "mm.2.bias": (tower.out,)}
         if self.merged > 1:
             found["mm.input_norm.weight"] = (tower.width,)
             found["mm.patch_merger.weight"] = (tower.width * self.merged**2, tower.width)

@@ -74,8 +74,10 @@ class QwenVision:
     def read_3(cls, hp: Hyperparameters, tensors: Mapping[str, Tensor]) -> QwenVision:
         """As a file of Qwen3-VL describes it."""
         tower = _tower(hp, rms=False)
-        layers = range(tower.layers)
-        stacked = (i for i in layers if f"v.deepstack.{i}.fc1.weight" in tensors)
+        stacked = [
+            i for i in range(tower.layers)
+            if any(x.startswith(f"v.deepstack.{i}.") for x in tensors)
+        ]  # fmt: skip
         return cls(tower, learned=True, stacked=tuple(stacked))
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -89,7 +91,6 @@ class QwenVision:
         if self.learned:
             n = (tower.side // tower.patch) ** 2
             found |= {"v.position_embd.weight": (tower.width, n)}
-            found |= {"v.patch_embd.bias": (tower.width,)}
         for i in self.stacked:
             at = f"v.deepstack.{i}."
             found |= {
@@ -207,7 +208,7 @@ class QwenVision:
 
 
 def _tower(hp: Hyperparameters, *, rms: bool) -> Tower:
-    tower = tower_of(hp, rms=rms)
+    tower = tower_of(hp, rms=rms, biased=True, embeds_biased=not rms, norms="v.post_ln")
     merged = hp.integer("vision.spatial_merge_size", MERGED)
     if merged != MERGED:
         raise ModelError(f"clip.vision.spatial_merge_size is {merged}, expected {MERGED}")

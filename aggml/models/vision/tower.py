@@ -17,7 +17,7 @@ from aggml import DType, ops
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -34,10 +34,9 @@ __all__ = [
     "Tower",
     "TowerLayers",
     "Views",
-    "check_forms",
-    "check_layers",
     "squares",
     "tower_of",
+    "tower_problems",
 ]
 
 MOST_PATCHES: Final = 1 << 16  # of one view
@@ -62,8 +61,11 @@ class Tower:
         patch: pixels of a side of a patch.
         activation: of the feed-forward net.
         mean, std: of each colour: they are subtracted from, and divide, values from 0 to 1.
-        rms: whether norms are RMS norms; else they subtract the mean, too.
         out: elements of an embedding of the text model.
+        rms: whether norms are RMS norms; else they subtract the mean, too, and have a bias.
+        biased: whether all matrices of the layers have a bias.
+        embeds_biased: whether the matrix of patches has one.
+        norms: the norm that stands before or behind all layers, "v.pre_ln" or "v.post_ln".
     """
 
     width: int
@@ -77,7 +79,10 @@ class Tower:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     out: int
-    rms: bool = False
+    rms: bool
+    biased: bool
+    embeds_biased: bool
+    norms: str
 
     @property
     def head(self) -> int:
@@ -95,36 +100,41 @@ class Tower:
         return np.ascontiguousarray(x.reshape(rows * columns, 3 * p * p))
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Extents of the tensors that its layers need; biases only if the file has them."""
-        found: dict[str, tuple[int, ...]] = {
-            "v.patch_embd.weight": (self.patch, self.patch, 3, self.width)
-        }
+        """Extents of the tensors that its layers need.
+
+        Matrices, and norms, have a bias each if ``biased`` says so, or if one of them has.
+        """
         w = self.width
+        found: dict[str, tuple[int, ...]] = {"v.patch_embd.weight": (self.patch, self.patch, 3, w)}
+        matrices: dict[str, tuple[int, ...]] = {}
+        norms = [x for x in ("v.pre_ln", "v.post_ln") if x == self.norms or _has(tensors, x)]
         for i in range(self.layers):
             at = f"v.blk.{i}."
-            of = {
-                "attn_q": (w, w), "attn_k": (w, w), "attn_v": (w, w), "attn_out": (w, w),
-                "ffn_up": (w, self.inner), "ffn_down": (self.inner, w),
-            }  # fmt: skip
-            if f"{at}ffn_gate.weight" in tensors:
-                of["ffn_gate"] = (w, self.inner)
             if f"{at}attn_qkv.weight" in tensors:
-                of = {k: x for k, x in of.items() if k not in ("attn_q", "attn_k", "attn_v")}
-                of["attn_qkv"] = (w, 3 * w)
-            found |= {f"{at}{name}.weight": ne for name, ne in of.items()}
-            found |= {
-                f"{at}{name}.bias": ne[1:] for name, ne in of.items()
-                if f"{at}{name}.bias" in tensors
+                matrices[f"{at}attn_qkv"] = (w, 3 * w)
+            else:
+                matrices |= {f"{at}attn_{x}": (w, w) for x in "qkv"}
+            matrices |= {
+                f"{at}attn_out": (w, w), f"{at}ffn_up": (w, self.inner),
+                f"{at}ffn_down": (self.inner, w),
             }  # fmt: skip
-            for norm in ("ln1", "ln2"):
-                found[f"{at}{norm}.weight"] = (w,)
-                if f"{at}{norm}.bias" in tensors:
-                    found[f"{at}{norm}.bias"] = (w,)
-        for name in ("v.patch_embd.bias", "v.pre_ln.weight", "v.pre_ln.bias", "v.post_ln.weight",
-                     "v.post_ln.bias"):  # fmt: skip
-            if name in tensors:
-                found[name] = (w,)
+            if _has(tensors, f"{at}ffn_gate"):
+                matrices[f"{at}ffn_gate"] = (w, self.inner)
+            norms += [f"{at}ln1", f"{at}ln2"]
+        found |= {f"{name}.weight": ne for name, ne in matrices.items()}
+        found |= {f"{name}.weight": (w,) for name in norms}
+        if self.biased or any(f"{name}.bias" in tensors for name in matrices):
+            found |= {f"{name}.bias": ne[1:] for name, ne in matrices.items()}
+        if not self.rms or any(f"{name}.bias" in tensors for name in norms):
+            found |= {f"{name}.bias": (w,) for name in norms}
+        if self.embeds_biased or "v.patch_embd.bias" in tensors:
+            found["v.patch_embd.bias"] = (w,)
         return found
+
+
+def _has(tensors: Mapping[str, Tensor], name: str) -> bool:
+    """Whether a file has a weight or a bias of this name."""
+    return f"{name}.weight" in tensors or f"{name}.bias" in tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +325,17 @@ class TowerLayers:
         return self.linear(second, ops.gelu(self.linear(first, x)))
 
 
-def tower_of(hp: Hyperparameters, *, rms: bool = False) -> Tower:
+def tower_of(
+    hp: Hyperparameters, *, rms: bool, biased: bool, embeds_biased: bool, norms: str
+) -> Tower:
     """The transformer that a mmproj file describes.
+
+    Args:
+        hp: the file's metadata.
+        rms: as of `Tower`; files of one kind are alike in it, and in the following.
+        biased: as of `Tower`.
+        embeds_biased: as of `Tower`.
+        norms: as of `Tower`.
 
     Raises:
         ModelError: something is missing or wrong.
@@ -349,6 +368,9 @@ def tower_of(hp: Hyperparameters, *, rms: bool = False) -> Tower:
         std=_colours(hp, "vision.image_std", above=0.0),
         out=hp.integer("vision.projection_dim", least=1),
         rms=rms,
+        biased=biased,
+        embeds_biased=embeds_biased,
+        norms=norms,
     )
 
 
@@ -366,34 +388,33 @@ def _colours(hp: Hyperparameters, name: str, above: float = -math.inf) -> tuple[
     return tuple(values[:3])
 
 
-def check_layers(layers: int, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a file in which one layer lacks a tensor that another one has, such as a bias.
+def tower_problems(projector: Projector, tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Tensors that are missing, have other extents or another type, or that no graph reads.
 
-    Raises:
-        ModelError: for the first one.
+    A tensor that the graph of a view takes only if the file has it, such as a bias, would otherwise
+    be left out without a word.
     """
+    tower = projector.tower
     parts = {x.split(".", 3)[3] for x in tensors if re.fullmatch(r"v\.blk\.\d+\..+", x)}
+    lacking: set[str] = set()
     for part in sorted(parts):
-        names = [f"v.blk.{i}.{part}" for i in range(layers)]
+        names = [f"v.blk.{i}.{part}" for i in range(tower.layers)]
         missing = [x for x in names if x not in tensors]
-        if missing and len(missing) < layers:
-            raise ModelError(
-                f"the mmproj file has no tensor {missing[0]!r}, which other layers have"
-            )
-
-
-def check_forms(forms: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a file whose tensors are missing or have other extents.
-
-    Raises:
-        ModelError: the first problem.
-    """
+        if missing and len(missing) < tower.layers:
+            lacking |= {*missing}
+            yield f"the mmproj file has no tensor {missing[0]!r}, which other layers have"
+    forms = tower.forms(tensors) | projector.forms(tensors)
     for name, ne in forms.items():
         tensor = tensors.get(name)
         if tensor is None:
-            raise ModelError(f"the mmproj file has no tensor {name!r}")
+            if name not in lacking:
+                yield f"the mmproj file has no tensor {name!r}"
+            continue
         known = tuple(tensor.ne)
         if known != (*ne, 1, 1, 1, 1)[: len(known)]:
-            raise ModelError(f"tensor {name!r} has the extents {list(known)}, expected {list(ne)}")
-        if len(ne) == 1 and tensor.dtype is not DType.F32:
-            raise ModelError(f"tensor {name!r} is {tensor.dtype.name.lower()}, expected f32")
+            yield f"tensor {name!r} has the extents {list(known)}, expected {list(ne)}"
+        elif len(ne) == 1 and tensor.dtype is not DType.F32:
+            yield f"tensor {name!r} is {tensor.dtype.name.lower()}, expected f32"
+    for name in tensors:
+        if name not in forms and name.startswith(("v.", "mm.")):
+            yield f"the mmproj file has a tensor {name!r}, which nothing here reads"

@@ -87,6 +87,8 @@ class Failure:
         self.headers: dict[str, str] = {}
         self.kind = "invalid_request_error"
         self.message = str(error)
+        if isinstance(error, EngineError):
+            self.message = _without_place(self.message)
         self.field: str | None = None
         self.code: str | None = None
         self.more: dict[str, Any] = {}
