@@ -12,6 +12,13 @@ file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
 # No stable ABI: a submission takes tuples apart, and that has only functions for what are macros here.
 # FREE_THREADED: in an interpreter without the GIL the module leaves it off; what it guarded has locks (nb::ft_mutex).
 nanobind_add_module(_native NB_STATIC NOMINSIZE FREE_THREADED ${binding})
+# nanobind's own sources are compiled as one file, as its nb_combined.cpp does: nearly all the time that each of the eleven
+# takes alone goes into the headers that they share.
+foreach(library nanobind-static nanobind-static-ft)
+  if(TARGET ${library})
+    set_target_properties(${library} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
+endforeach()
 # What ggml_commit tells; "unknown" if built from an archive.
 find_package(Git QUIET)
 set(commit unknown)

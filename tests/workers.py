@@ -14,19 +14,21 @@ import fcntl
 import functools
 import gc
 import os
+import sys
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.assertion import rewrite
 from _pytest.runner import runtestprotocol
 from watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
-__all__ = ["EITHER_LOOP", "Brief", "Turns", "Workers"]
+__all__ = ["EITHER_LOOP", "Brief", "Turns", "Workers", "rewrite_asserts"]
 
 #: After this many tests, all objects that are alive are frozen, so that the collector skips them.
 FREEZE = 500
@@ -136,6 +138,22 @@ def is_on_other_loop(item: pytest.Item) -> bool:
     return bool(("asyncio", "trio")[zlib.crc32(name.encode()) % 2] != loop)
 
 
+def rewrite_asserts(config: pytest.Config, files: Iterable[Path]) -> None:
+    """Rewrite the assertions of test files that pytest has not rewritten and kept yet.
+
+    pytest does so when it imports a file. In a new clone each worker would rewrite all files, 11 s
+    of a core, because all import the same files at the same time.
+    """
+    if sys.dont_write_bytecode:
+        return
+    for file in files:
+        folder = rewrite.get_cache_dir(file)
+        kept = folder / f"{file.stem}{rewrite.PYC_TAIL}"
+        if not kept.exists() and rewrite.try_makedirs(folder):
+            source, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, kept)
+
+
 class Turns:
     """A lock between processes: any number of tests at a time, or one that is alone.
 
@@ -204,11 +222,17 @@ class Workers:
         self._tests = 0
 
     def pytest_sessionstart(self) -> None:
-        """Make the lock, if several processes run the tests."""
-        if hasattr(self._config, "workerinput"):
-            # Each worker has a folder of its own in the folder of the run.
-            own: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-            self._turns = Turns(own.parent / "turns")
+        """In one of several processes: make the lock, and do a share of what all of them need."""
+        given: dict[str, Any] | None = getattr(self._config, "workerinput", None)
+        if given is None:
+            return
+        # Each worker has a folder of its own in the folder of the run.
+        own: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        self._turns = Turns(own.parent / "turns")
+        if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            number = int(given["workerid"].removeprefix("gw"))
+            files = sorted(TESTS.rglob("test_*.py"))
+            rewrite_asserts(self._config, files[number :: given["workercount"]])
 
     def pytest_unconfigure(self) -> None:
         self._watch.close()

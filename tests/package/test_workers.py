@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workers import EITHER_LOOP, is_on_other_loop
+from _pytest.assertion import rewrite
+from workers import EITHER_LOOP, is_on_other_loop, rewrite_asserts
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -147,3 +148,21 @@ def test_a_test_that_hangs_ends_its_process_and_shows_where(tmp_path: Path) -> N
     assert "crashed while running 'test_these.py::test_that_hangs'" in told
     assert "in test_that_hangs" in told
     assert "1 failed, 1 passed" in told
+
+
+def test_files_whose_assertions_are_rewritten_beforehand_are_not_rewritten_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    files = [tmp_path / "test_one.py", tmp_path / "test_two.py"]
+    for file in files:
+        file.write_text("def test():\n    x = 1\n    assert x == 2\n")
+    rewrite_asserts(request.config, files)
+    folder = tmp_path / "__pycache__"
+    kept = {x.name: x.stat().st_ino for x in folder.iterdir()}
+    assert sorted(kept) == sorted(f"{x.stem}{rewrite.PYC_TAIL}" for x in files)
+    code, out = run(tmp_path, "", "test_one.py", "test_two.py")
+    assert code == 1
+    assert out.count("assert 1 == 2") >= 2  # the value of x is shown: assertions are rewritten
+    assert kept.items() <= {x.name: x.stat().st_ino for x in folder.iterdir()}.items()
