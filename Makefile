@@ -90,7 +90,8 @@ $(INTEGRATIONS)/ready: pyproject.toml tools/layered_venv.py | $(VENV)/has-native
 	    names = ("langchain", "llama-index", "haystack", "pydantic-ai", "test-integrations"); \
 	    print(*(x for name in names for x in of[name] if not x.startswith("aggml")), sep="\n")' \
 	    > $(INTEGRATIONS)/requires.txt
-	$(PIP:$(PY)%=$(INTEGRATIONS)/bin/python%) -r $(INTEGRATIONS)/requires.txt
+	$(PY) -m pip --python $(INTEGRATIONS)/bin/python --disable-pip-version-check install --quiet \
+	    -r $(INTEGRATIONS)/requires.txt
 	$(PY) -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > $$($(INTEGRATIONS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/editable.pth
 	touch $@
