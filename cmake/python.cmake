@@ -12,7 +12,7 @@ file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
 # No stable ABI: a submission takes tuples apart, and that has only functions for what are macros here.
 # FREE_THREADED: in an interpreter without the GIL the module leaves it off; what it guarded has locks (nb::ft_mutex).
 nanobind_add_module(_native NB_STATIC NOMINSIZE FREE_THREADED ${binding})
-# nanobind in one unit: its files are short, and each of them parses the same headers, 24 s of a core in place of 9.
+# nanobind in one unit: its files are short, and each of them parses the same headers, 22 s of a core in place of 9.
 foreach(nanobind IN ITEMS nanobind-static nanobind-static-ft)
   if(TARGET ${nanobind})
     set_target_properties(${nanobind} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
