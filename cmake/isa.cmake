@@ -26,6 +26,8 @@ function(aggml_isa name architecture)
   endif()
   string(TOUPPER ${name} upper)
   string(JOIN " " CMAKE_REQUIRED_FLAGS ${ARGN})
+  # Compiled, not linked: zig would compile all of musl for the flags of each folder, minutes before the first object.
+  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
   check_c_source_compiles("
     #ifndef ${architecture}
     #error another architecture

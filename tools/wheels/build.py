@@ -63,7 +63,9 @@ TARGETS = {
 def wrapper(path: Path, tool: str, triple: str | None = None) -> None:
     """A program that calls a tool of zig.
 
-    GCC's names for the extensions of aarch64 are others than zig's.
+    GCC's names for the extensions of aarch64 are others than zig's. The programs by which CMake
+    knows a compiler are only compiled: to link them zig would compile its C++ library, minutes, in
+    a way that the module does not use.
     """
     zig = f"exec {shlex.quote(sys.executable)} -m ziglang {tool}"
     if triple is None:
@@ -73,7 +75,10 @@ def wrapper(path: Path, tool: str, triple: str | None = None) -> None:
             "#!/bin/sh\n"
             "for a do\n"
             "  shift\n"
-            "  case $a in -march=armv8.2-a*) a=-mcpu=generic+v8_2a${a#-march=armv8.2-a} ;; esac\n"
+            "  case $a in\n"
+            "    -march=armv8.2-a*) a=-mcpu=generic+v8_2a${a#-march=armv8.2-a} ;;\n"
+            '    CMakeC*CompilerId.c*) set -- "$@" -c ;;\n'
+            "  esac\n"
             '  set -- "$@" "$a"\n'
             "done\n"
             f'{zig} -target {triple} "$@"\n'
@@ -97,6 +102,8 @@ def toolchain(target: Target, folder: Path) -> Path:
         f'set(CMAKE_AR "{folder / "ar"}" CACHE FILEPATH "")',
         f'set(CMAKE_RANLIB "{folder / "ranlib"}" CACHE FILEPATH "")',
     ]
+    if target.libc == "musl":  # all of it is compiled before anything is linked
+        lines.append("set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)")
     file.write_text("\n".join(lines) + "\n")
     return file
 

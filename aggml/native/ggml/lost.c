@@ -6,6 +6,7 @@
  * threads, and whatever the library holds for them, stay until the process ends. Not here: losing a device (guard.c),
  * how a queue is taken over (queue.c). */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -42,10 +43,16 @@ static bool is_connected(int port)
 {
     for (int fd = 0; fd < 4096; ++fd) {
         if (peer_port(fd) != port) continue;
+#ifdef TCP_INFO
         struct tcp_info info;
         socklen_t size = sizeof info;
         if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == 1 /* ESTABLISHED */)
             return true;
+#else
+        char byte;
+        const ssize_t there = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (there > 0 || (there < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return true;
+#endif
     }
     return false;
 }
