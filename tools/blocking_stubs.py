@@ -100,10 +100,22 @@ def _plain(default: ast.expr | None) -> ast.expr | None:
     return ast.Constant(...)
 
 
+class _EitherModel(ast.NodeTransformer):
+    """A model that is an argument may be an asynchronous or a blocking one."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in BLOCKING:
+            return node
+        return ast.BinOp(node, ast.BitOr(), ast.Name(BLOCKING[node.id]))
+
+
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, result: str) -> str:
     args = node.args
     args.defaults = [_plain(x) or x for x in args.defaults]
     args.kw_defaults = [_plain(x) for x in args.kw_defaults]
+    for arg in (*args.args, *args.kwonlyargs):
+        if arg.annotation is not None:
+            arg.annotation = _EitherModel().visit(arg.annotation)
     return f"def {name}({ast.unparse(args)}) -> {result}: ..."
 
 

@@ -6,6 +6,8 @@ Not here: decoding (aggml.models.speech), loading (shared.py).
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
@@ -17,7 +19,6 @@ from aggml.cli.shared import UserPath, awaited, model_options, opened, show, tel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -87,6 +88,49 @@ def beam_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+class _Threshold(click.ParamType):
+    """A number, or "none"."""
+
+    name = "FLOAT|none"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float | None:
+        """As click calls it."""
+        if value is None or value == "none":
+            return None
+        found: float = click.FLOAT.convert(value, param, ctx)
+        return found
+
+
+def fallback_options(command: F) -> F:
+    """The options that say when a text is tried again at a higher temperature."""
+    for option in (
+        click.option(
+            "--no-speech-threshold", type=_Threshold(), default=0.6, show_default=True,
+            help="Leave out a guess if the probability of silence is above this.",
+        ),
+        click.option(
+            "--logprob-threshold", type=_Threshold(), default=-1.0, show_default=True,
+            help="A text is a guess if the mean logarithm of its probabilities is below this.",
+        ),
+        click.option(
+            "--compression-ratio-threshold", type=_Threshold(), default=2.4, show_default=True,
+            help="A text repeats itself if zlib makes it more than so many times shorter.",
+        ),
+        click.option(
+            "--temperature", type=click.FloatRange(0), multiple=True,
+            help="Temperatures that are tried in turn, until a text is no guess and does not "
+            "repeat itself. [default: 0, 0.2, ... 1]",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def slots_of(beam_size: int) -> int | None:
     """The sequences that the model needs; None: as many as usual."""
     return None if beam_size == 1 else beam_size
@@ -109,6 +153,7 @@ def slots_of(beam_size: int) -> int | None:
 @click.option("--json", "form", flag_value="json", help="Print one JSON object: text, segments.")
 @click.option("--words", is_flag=True, help="Print each word with its start and end.")
 @beam_option
+@fallback_options
 @click.option("--raw", is_flag=True, help="Standard input has raw samples, and no file.")
 @raw_options
 @awaited
@@ -125,6 +170,10 @@ async def transcribe(
     form: str | None,
     words: bool,
     beam_size: int,
+    temperature: tuple[float, ...],
+    compression_ratio_threshold: float | None,
+    logprob_threshold: float | None,
+    no_speech_threshold: float | None,
     raw: bool,
     rate: int,
     channels: int,
@@ -156,6 +205,11 @@ async def transcribe(
     options["task"] = "translate" if translate else "transcribe"
     options["words"] = words
     options["beam_size"] = beam_size
+    options["compression_ratio_threshold"] = compression_ratio_threshold
+    options["logprob_threshold"] = logprob_threshold
+    options["no_speech_threshold"] = no_speech_threshold
+    if temperature:
+        options["temperature"] = temperature
     async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         segments = loaded.transcribe(heard, rate, **options)
         if form == "vtt":
@@ -193,6 +247,12 @@ async def transcribe(
     help="Text that could come before the sound; it helps with names. [default: none]",
 )
 @beam_option
+@click.option(
+    "--vad",
+    type=UserPath(exists=True),
+    help="File of Silero's detector of speech: what it takes for silence is not transcribed. "
+    "[default: none]",
+)
 @raw_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object a line, partial ones too."
@@ -207,6 +267,7 @@ async def listen(
     language: str | None,
     prompt: str,
     beam_size: int,
+    vad: str | None,
     rate: int,
     channels: int,
     samples: str,
@@ -222,23 +283,31 @@ async def listen(
     async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         chunks = _standard_input(samples, channels, rate)
         if isinstance(loaded, VoiceModel):
+            if vad is not None:
+                raise click.UsageError("--vad is for Whisper: MODEL is a detector of speech itself")
             async for span in loaded.listen(chunks, rate):
                 if as_json:
                     tell({"start": span.start, "end": span.end})
                 else:
                     click.echo(f"{span.start:.2f} {span.end:.2f}")
             return
-        options = {"language": language, "prompt": prompt, "beam_size": beam_size}
-        async for piece in loaded.listen(chunks, rate, **options):
-            if as_json:
-                tell(
-                    {
-                        "text": piece.text, "final": piece.final, "start": piece.start,
-                        "end": piece.end, "language": piece.language,
-                    }
-                )  # fmt: skip
-            elif piece.final:
-                click.echo(piece.text.strip())
+        options: dict[str, Any] = {
+            "language": language, "prompt": prompt, "beam_size": beam_size
+        }  # fmt: skip
+        async with AsyncExitStack() as stack:
+            if vad is not None:
+                detector = opened(Path(vad), device, threads, None, cache)
+                options["vad"] = await stack.enter_async_context(detector)
+            async for piece in loaded.listen(chunks, rate, **options):
+                if as_json:
+                    tell(
+                        {
+                            "text": piece.text, "final": piece.final, "start": piece.start,
+                            "end": piece.end, "language": piece.language,
+                        }
+                    )  # fmt: skip
+                elif piece.final:
+                    click.echo(piece.text.strip())
 
 
 async def _standard_input(

@@ -26,6 +26,7 @@ from aggml.models.speech.spans import Span
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import FinishReason, PromptToken, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
+from aggml.models.voice_model import VoiceModel
 
 __all__ = [
     "BlockingChatStream",
@@ -202,7 +203,7 @@ class BlockingTextModel(BlockingModel):
     def tool_format(self) -> str | None: ...
     @property
     def think_format(self) -> str | None: ...
-    def check(self, streams: Iterable[TokenStream]) -> None: ...
+    def check(self, streams: Iterable[TokenStream | BlockingTokenStream]) -> None: ...
     def chat(
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
@@ -400,6 +401,9 @@ class BlockingSpeechModel(BlockingModel):
         previous: bool = True,
         seed: int | None = None,
         beam_size: int = 1,
+        compression_ratio_threshold: float | None = 2.4,
+        logprob_threshold: float | None = ...,
+        no_speech_threshold: float | None = 0.6,
     ) -> BlockingStream[Segment]: ...
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
@@ -413,6 +417,7 @@ class BlockingSpeechModel(BlockingModel):
         prompt: str = "",
         step: float = 1.0,
         beam_size: int = 1,
+        vad: VoiceModel | BlockingVoiceModel | None = None,
     ) -> BlockingStream[Partial]: ...
 
 class BlockingModelUse(BlockingObject):
@@ -469,7 +474,7 @@ def load(
     slots: int | None = None,
     cache: DType | str = "f16",
     memory: int | None = None,
-    draft: str | os.PathLike[str] | TextModel | None = None,
+    draft: str | os.PathLike[str] | (TextModel | BlockingTextModel) | None = None,
     kv_memory: int | None = None,
     chunk: int = 128,
     max_waiting: int = 256,
@@ -493,7 +498,7 @@ def fit(
     cache: DType | str = "f16",
     adapters: Mapping[str, Any] | Sequence[Any] | None = None,
     control_vectors: Sequence[Any] | None = None,
-    draft: str | os.PathLike[str] | TextModel | None = None,
+    draft: str | os.PathLike[str] | (TextModel | BlockingTextModel) | None = None,
     mmproj: str | os.PathLike[str] | None = None,
 ) -> Fit: ...
 def Host(

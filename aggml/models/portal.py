@@ -76,7 +76,9 @@ class _Portal:
                 "[blocking] this is the thread of the event loop that answers blocking calls, so "
                 "it would wait for itself: a callback must not call blocking objects"
             )
-        work = _Work(function, args, kwargs or {})
+        # A model may be an argument of a method of another one.
+        given = {name: unwrap(value) for name, value in (kwargs or {}).items()}
+        work = _Work(function, [*map(unwrap, args)], given)
         future: Future[Any] | None = None
         try:
             future = self._portal.start_task_soon(work.run)

@@ -6,6 +6,7 @@ Here: the public object. Not here: loading (loading.py), the computation (speech
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -48,14 +49,15 @@ from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE, rate_of
 from aggml.models.speech.windows import (
-    REPEATS,
     TEMPERATURES,
     SpeechOptions,
+    Thresholds,
     Window,
     Windows,
     WindowText,
 )
 from aggml.models.speech.words import Word
+from aggml.models.voice_model import VoiceModel, follow_voice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Sequence
@@ -66,9 +68,11 @@ if TYPE_CHECKING:
     from aggml.models.description import SpeechDescription
     from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
+    from aggml.models.voice_model import VoiceFollower
 
 __all__ = ["SpeechModel"]
 
+BREATH: Final = 0.2  # seconds of silence that are kept, as speech is noticed a little late
 HOTTEST: Final = 1e30  # temperature; logits are float32
 MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
@@ -155,6 +159,9 @@ class SpeechModel(Model):
         previous: bool = True,
         seed: int | None = None,
         beam_size: int = 1,
+        compression_ratio_threshold: float | None = 2.4,
+        logprob_threshold: float | None = -1.0,
+        no_speech_threshold: float | None = 0.6,
     ) -> AsyncGenerator[Segment]:
         """Write what is said, segment by segment.
 
@@ -176,6 +183,13 @@ class SpeechModel(Model):
             beam_size: how many texts of a window are continued side by side at temperature 0, of
                 which the most probable one is kept; at most ``slots``. 1: the most probable token
                 is taken each time.
+            compression_ratio_threshold: a text that zlib makes more than so many times shorter
+                repeats itself, so the next temperature is tried. None: no text does.
+            logprob_threshold: if the mean logarithm of the probabilities of a text's tokens is
+                below this, the text is a guess, and the next temperature is tried. None: no text
+                is.
+            no_speech_threshold: a guess is left out if the probability of silence is above this.
+                None: nothing is left out.
 
         Yields:
             Each segment as soon as its window of 30 s is decoded.
@@ -192,7 +206,14 @@ class SpeechModel(Model):
         place = "transcribe"
         self._check_open(place)
         asked = self._read_request(place, language, task, timestamps, temperature, seed)
-        asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
+        asked = replace(
+            asked, words=flag(place, "words", words), beam=self._beam(place, beam_size),
+            thresholds=Thresholds(
+                _threshold(place, "compression_ratio_threshold", compression_ratio_threshold, 0),
+                _threshold(place, "logprob_threshold", logprob_threshold, -math.inf),
+                _threshold(place, "no_speech_threshold", no_speech_threshold, 0, 1),
+            ),
+        )  # fmt: skip
         hertz = RATE if rate is None else rate_of(place, rate)
         if isinstance(samples, bytes):
             raise InvalidArgument(
@@ -259,6 +280,7 @@ class SpeechModel(Model):
         prompt: str = "",
         step: float = 1.0,
         beam_size: int = 1,
+        vad: VoiceModel | None = None,
     ) -> AsyncGenerator[Partial]:
         """Write what is said in a sound that still goes on.
 
@@ -275,6 +297,8 @@ class SpeechModel(Model):
             step: seconds of sound from one transcription to the next. Where a transcription takes
                 longer than that, the next one comes later.
             beam_size: as for `transcribe`.
+            vad: a detector of speech, which any number of listeners may share. Then only what it
+                takes for speech is transcribed, and where speech ends, all words are final.
 
         Yields:
             Final pieces, and behind them the piece that may still change, whenever it did.
@@ -295,41 +319,59 @@ class SpeechModel(Model):
         hertz = rate_of(place, rate)
         seconds = number(place, "step", step, 0, above=True)
         before = one_text(place, "prompt", prompt)
+        if vad is not None and not isinstance(vad, VoiceModel):
+            raise InvalidArgument(
+                f"[{place}] vad is {shown(vad)}, expected a detector of speech, as load returns it "
+                "for silero_vad_16k.safetensors"
+            )
+        voice = None if vad is None else follow_voice(vad)
         pieces = heard_chunks(place, chunks, hertz)
-        return self._live(pieces, replace(asked, words=True), before, seconds)
+        return self._live(pieces, replace(asked, words=True), before, seconds, voice)
 
     async def _live(
-        self, pieces: AsyncGenerator[F32], asked: SpeechOptions, prompt: str, step: float
-    ) -> AsyncGenerator[Partial]:
+        self, pieces: AsyncGenerator[F32], asked: SpeechOptions, prompt: str, step: float,
+        voice: VoiceFollower | None,
+    ) -> AsyncGenerator[Partial]:  # fmt: skip
         sound, agreement, pace = LiveSound(), Agreement(), Pace(step)
         special, draft = Special.of(self.vocabulary_size), Draft()
         language = asked.language or "en"
-        shown = ""
+        said = ""
+        over: float | None = None  # where speech has ended that was not transcribed to its end
 
-        async def transcribe_again(*, ended: bool) -> list[Word]:
-            """Returns the words that became final; all of them if the speech has ``ended``."""
+        async def transcribe_again(*, ended: bool, until: float | None = None) -> list[Word]:
+            """Returns the words that became final; all of them if the speech has ``ended``.
+
+            ``until``: where the detector heard the speech end.
+            """
             nonlocal asked, language, draft
             begin = time.monotonic()
             before = f"{prompt} {context_of(agreement, sound.begin)}"
             words, tokens, repeats = list[Word](), list[int](), False
-            found = self._segments(sound.samples, RATE, asked, before, previous=True, draft=draft)
+            heard = sound.samples
+            if until is not None:
+                heard = heard[: max(round((until - sound.begin) * RATE), 0)]
+            found = self._segments(heard, RATE, asked, before, previous=True, draft=draft)
             async with contextlib.aclosing(found):
                 async for segment in found:
                     language = segment.language
                     tokens += segment.tokens
-                    repeats = segment.compression > REPEATS
+                    repeats = asked.thresholds.is_repetition(segment.compression)
                     words += [
                         Word(x.start + sound.begin, x.end + sound.begin, x.text)
                         for x in segment.words
                     ]
-            words = once(words, draft.words, 0.0 if repeats else sound.seconds - draft.until)
+            seconds = len(heard) / RATE
+            words = once(words, draft.words, 0.0 if repeats else seconds - draft.until)
             pace.missing, pace.took = 0.0, time.monotonic() - begin
             final = agreement.hear(words, draft.words)
             final += agreement.close(None if ended else sound.end - SETTLED)
             if final and asked.language is None:
                 asked = replace(asked, language=language)
             first = sound.begin
-            final += sound.trim(agreement, ended=ended)
+            if until is None:
+                final += sound.trim(agreement, ended=ended, ahead=pace.distance)
+            elif sound.drop(until):
+                pace.missing = sound.seconds
             if asked.beam == 1:
                 draft = draft_of(
                     tokens, words, agreement, special, self.tokenizer.decode,
@@ -341,21 +383,41 @@ class SpeechModel(Model):
             async for piece in pieces:
                 sound.add(piece)
                 pace.missing += len(piece) / RATE
-                ended = pace.may_hurry and bool(agreement.open) and sound.pauses()
-                if not (ended or pace.due):
-                    continue
-                final = await transcribe_again(ended=ended)
+                if voice is None:
+                    ended = pace.may_hurry and bool(agreement.open) and sound.pauses()
+                    if not (ended or pace.due):
+                        continue
+                else:
+                    for span in await voice.take(piece):
+                        over = span.end
+                    ended = over is not None and pace.keeps_up
+                    if over is None:
+                        start = voice.start
+                        if sound.drop(sound.end - BREATH if start is None else start):
+                            draft = Draft()
+                        if not voice.speaks:  # what is there is no speech yet
+                            pace.missing = sound.seconds
+                            continue
+                    if not (ended or pace.due):
+                        continue
+                final = await transcribe_again(ended=ended, until=over if ended else None)
+                over = None if ended else over
                 if final:
                     yield Partial.of(final, language, final=True)
                 text = "".join(x.text for x in agreement.open)
-                if text and (final or text != shown):
+                if text and (final or text != said):
                     yield Partial.of(agreement.open, language, final=False)
-                shown = text
+                said = text
         finally:
             await pieces.aclose()
         final = []
+        if voice is not None:
+            last = voice.finish()
+            over = over if last is None else last.end
+            if over is None:
+                pace.missing = 0.0
         if pace.missing and sound.seconds:
-            final = await transcribe_again(ended=True)
+            final = await transcribe_again(ended=True, until=over)
         final += agreement.close()
         if final:
             yield Partial.of(final, language, final=True)
@@ -445,3 +507,9 @@ class SpeechModel(Model):
         times = flag(place, "timestamps", timestamps)
         start = None if seed is None else integer(place, "seed", seed, 0)
         return SpeechOptions(language, task == "translate", times, tuple(heats), start)
+
+
+def _threshold(
+    place: str, name: str, value: float | None, least: float, most: float = math.inf
+) -> float | None:
+    return None if value is None else number(place, name, value, least, most)

@@ -6,7 +6,7 @@ begins and ends (speech/spans.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,7 +19,14 @@ from aggml.models.speech.voice import WINDOW, VoiceState
 from aggml.models.speech.waves import RATE, rate_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        Callable,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
     import numpy.typing as npt
 
@@ -28,7 +35,12 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["VoiceModel"]
+__all__ = ["VoiceFollower", "VoiceModel", "follow_voice"]
+
+#: Of a sound that is transcribed while it goes on: somebody who takes a breath speaks on.
+FOLLOWED: Final = SpanRules(
+    threshold=0.5, silence=RATE // 2, shortest=RATE // 4, pad=RATE // 5, longest=30 * RATE
+)
 
 
 class VoiceModel(Model):
@@ -162,30 +174,86 @@ class VoiceModel(Model):
         finder: SpanFinder,
         began: Callable[[float], object] | None,
     ) -> AsyncGenerator[Span]:
-        state, rest = VoiceState.new(), np.empty(0, np.float32)
-        told = began is None  # whether ``began`` knows of the span that has begun
+        follower = VoiceFollower(self, finder, began)
         try:
             async for piece in pieces:
-                rest = np.concatenate([rest, piece])
-                n = len(rest) // WINDOW
-                if not n:
-                    continue
-                with self._open("listen"):
-                    found = await self._detector.hear(state, rest[: n * WINDOW])
-                for i, probability in enumerate(found):
-                    span = finder.take(rest[i * WINDOW : (i + 1) * WINDOW], float(probability))
-                    start = finder.certain if span is None else span.start
-                    if began is not None and not told and start is not None:
-                        began(start)
-                        told = True
-                    if span is not None:
-                        told = began is None
-                        yield span
-                rest = rest[n * WINDOW :]
+                for span in await follower.take(piece):
+                    yield span
         finally:
             await pieces.aclose()
-        last = finder.finish(rest)
+        last = follower.finish()
         if last is not None:
-            if began is not None and not told:
-                began(last.start)
             yield last
+
+
+class VoiceFollower:
+    """Finds the spans of one sound that comes in pieces.
+
+    Args:
+        model: the detector.
+        finder: decides where speech begins and ends.
+        began: as for `VoiceModel.listen`.
+    """
+
+    def __init__(
+        self,
+        model: VoiceModel,
+        finder: SpanFinder,
+        began: Callable[[float], object] | None = None,
+    ) -> None:
+        self._model, self._finder, self._began = model, finder, began
+        self._state, self._rest = VoiceState.new(), np.empty(0, np.float32)
+        self._told = began is None  # whether ``began`` knows of the span that has begun
+
+    @property
+    def start(self) -> float | None:
+        """Where the span that has begun starts, in seconds, even if it may prove to be noise."""
+        return self._finder.start
+
+    @property
+    def speaks(self) -> bool:
+        """Whether somebody speaks, for certain."""
+        return self._finder.certain is not None
+
+    async def take(self, piece: F32) -> Iterator[Span]:
+        """The next piece; returns the spans that end in it, found one by one as they are taken.
+
+        Cancellation: aborts the computation; this sound cannot be followed any more.
+        """
+        self._rest = np.concatenate([self._rest, piece])
+        n = len(self._rest) // WINDOW * WINDOW
+        if not n:
+            return iter(())
+        whole, self._rest = self._rest[:n], self._rest[n:]
+        with self._model._open("listen"):
+            found = await self._model._detector.hear(self._state, whole)
+        return self._found(whole, found)
+
+    def _found(self, samples: F32, probabilities: F32) -> Iterator[Span]:
+        finder = self._finder
+        for i, probability in enumerate(probabilities):
+            span = finder.take(samples[i * WINDOW : (i + 1) * WINDOW], float(probability))
+            start = finder.certain if span is None else span.start
+            if self._began is not None and not self._told and start is not None:
+                self._began(start)
+                self._told = True
+            if span is not None:
+                self._told = self._began is None
+                yield span
+
+    def finish(self) -> Span | None:
+        """The sound has ended; returns the span that had begun."""
+        last = self._finder.finish(self._rest)
+        if last is not None and self._began is not None and not self._told:
+            self._began(last.start)
+        return last
+
+
+def follow_voice(model: VoiceModel) -> VoiceFollower:
+    """Follow one sound, for a model that transcribes it.
+
+    Raises:
+        InvalidState: the detector is closed.
+    """
+    model._check_open("listen")
+    return VoiceFollower(model, SpanFinder(FOLLOWED))

@@ -98,6 +98,18 @@ def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
     assert any(x.get("words") for x in segments) == bool(out)
 
 
+def test_the_thresholds_of_a_text_are_options(model: Path, audio: Path) -> None:
+    options = ("--language", "en", "--temperature", "0", "--logprob-threshold", "none")
+    said = json.loads(
+        run("transcribe", model, audio, *options, "--no-speech-threshold", "none", "--json")[0]
+    )
+    assert {x["temperature"] for x in said["segments"]} == {0.0}
+    out, _ = run("transcribe", model, audio, *options, "--no-speech-threshold", "0")
+    assert not out  # silence is more probable than that in any sound
+    _, err = run("transcribe", model, audio, "--logprob-threshold", "low", status=2)
+    assert "low" in err
+
+
 def test_a_file_of_sound_is_no_raw_samples(model: Path, audio: Path) -> None:
     for command in (("listen", model), ("transcribe", model, "-", "--raw")):
         out, err = run(*command, given=audio.read_bytes(), status=2)

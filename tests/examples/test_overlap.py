@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import overlapped_transfer
+import prefetch_experts
 import prefetch_weights
 import two_devices
 
@@ -61,6 +62,19 @@ async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:
     assert at_once(report.trace, "graph_compute") >= 2
     assert "SIM1" in report.plan
     assert "times as many" in str(report)
+
+
+async def test_experts_that_the_next_router_will_name_come_while_this_layer_is_computed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with aggml.check_races(), aggml.trace() as trace:
+        await prefetch_experts.main()
+    demand, ahead, *_ = capsys.readouterr().out.splitlines()
+    assert "right: True" in demand
+    assert "right: True" in ahead
+    late = [int(x.split(" experts")[0].rsplit(" ", 1)[1]) for x in (demand, ahead)]
+    assert 0 < late[1] < late[0] / 2
+    assert overlaps(trace, "graph_compute", "set")
 
 
 async def test_weights_that_are_prefetched_come_while_the_layer_before_is_computed(

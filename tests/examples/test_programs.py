@@ -53,6 +53,7 @@ LONG = {
     "generate",
     "many_machines",
     "overlapped_transfer",
+    "prefetch_experts",
     "prefetch_weights",
     "service",
     "two_devices",

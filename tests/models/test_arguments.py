@@ -345,6 +345,9 @@ async def test_options_of_transcribe(folder: Path) -> None:
         "temperature": {"2.5", "huge", "list", "array"}, "prompt": {"text"},
         "timestamps": {"True", "np.bool"}, "previous": {"True", "np.bool"},
         "seed": {"None", "huge"}, "language": {"None"}, "task": set(), "beam_size": set(),
+        "compression_ratio_threshold": {"None", "2.5", "huge"},
+        "logprob_threshold": {"None", "-1", "-0.5", "2.5", "huge"},
+        "no_speech_threshold": {"None"},
     }  # fmt: skip
     async with aggml.models.load(path) as model:
         assert isinstance(model, SpeechModel)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import speech_file, weights
+from models import speech_file, voice_file, weights
 
 import aggml
 from aggml import InvalidArgument, InvalidState, Unsupported
-from aggml.models import Segment, SpeechModel, Word, read_wav
+from aggml.models import Segment, SpeechModel, VoiceModel, Word, read_wav
 from aggml.models.speech.live import FULL, Agreement, LiveSound
+from aggml.models.speech.voice import WINDOW, VoiceDetector
 from examples import llama_files
 
 if TYPE_CHECKING:
@@ -133,6 +136,107 @@ async def test_a_long_sound_is_written_once_from_its_beginning_to_its_end(
     assert max(heard) <= FULL + 7
 
 
+@pytest.fixture
+async def vad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VoiceModel]:
+    """Takes for speech whatever is not zero."""
+    path = voice_file.write(tmp_path / "vad.safetensors")
+    async with aggml.models.load(path) as loaded:
+        assert isinstance(loaded, VoiceModel)
+
+        async def hear(state: Any, samples: Any) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return (np.abs(samples).reshape(-1, WINDOW).max(axis=1) > 0).astype(np.float32)
+
+        monkeypatch.setattr(loaded._detector, "hear", hear)
+        yield loaded
+
+
+@pytest.mark.parametrize("size", [160, 5000, 16000, 100000])
+@pytest.mark.parametrize("quiet", [1, 7])
+async def test_with_a_detector_only_speech_is_heard_and_final_where_it_ends(
+    model: SpeechModel, vad: VoiceModel, monkeypatch: pytest.MonkeyPatch, size: int, quiet: int
+) -> None:
+    heard = speaks(model, monkeypatch)
+    turns = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [16, 17]]
+    numbers = [0] * quiet
+    for turn in turns:
+        numbers += turn + [0] * quiet
+    sound = np.repeat(np.array(numbers) / 1000, 16000).astype(np.float32)
+    position = 0.0
+
+    async def chunks() -> AsyncIterator[Any]:
+        nonlocal position
+        for i in range(0, len(sound), size):
+            position = min(i + size, len(sound)) / 16000
+            yield sound[i : i + size]
+
+    final: list[Word] = []
+    known: dict[str, float] = {}  # when each word was final
+    async for piece in model.listen(chunks(), vad=vad):
+        if piece.final:
+            final += piece.words
+            known |= {x.text.strip(): position for x in piece.words}
+    assert [x.text for x in final] == [f" w{i}" for i in range(1, 18)]
+    for word in final:
+        at = numbers.index(int(word.text.strip(" w")))
+        assert abs(word.start - at) < 0.6
+    for turn in turns:
+        end = numbers.index(turn[-1]) + 1
+        assert known[f"w{turn[-1]}"] <= end + 0.6 + size / 16000
+    # what is heard has the silence before and behind a turn alone
+    assert max(heard) <= 12
+    assert 0 < len(heard) <= 3 * 17
+
+
+async def test_with_a_detector_silence_is_never_transcribed(
+    model: SpeechModel, vad: VoiceModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = speaks(model, monkeypatch)
+    click = np.zeros(16000, np.float32)
+    click[8000:8100] = 0.5  # shorter than speech is
+    assert [
+        x async for x in model.listen([np.zeros(50000, np.float32), click, click], vad=vad)
+    ] == []
+    assert heard == []
+
+
+async def test_two_listeners_share_a_detector(
+    model: SpeechModel, vad: VoiceModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaks(model, monkeypatch)
+    found: dict[int, str] = {}
+
+    async def listen(first: int) -> None:
+        numbers = [0, first, first + 1, 0, first + 2, 0]
+        sound = np.repeat(np.array(numbers) / 1000, 16000).astype(np.float32)
+        text = ""
+        async for piece in model.listen(np.split(sound, 24), vad=vad):
+            text += piece.text if piece.final else ""
+        found[first] = text
+
+    async with anyio.create_task_group() as tasks:
+        for first in (10, 20):
+            tasks.start_soon(listen, first)
+    assert found == {10: " w10 w11 w12", 20: " w20 w21 w22"}
+
+
+def test_a_blocking_detector_serves_a_blocking_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hear(_: Any, state: Any, samples: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return np.zeros(len(samples) // WINDOW, np.float32)
+
+    monkeypatch.setattr(VoiceDetector, "hear", hear)
+    speech_file.write_bin(tmp_path / "random.bin")
+    path = voice_file.write(tmp_path / "vad.safetensors")
+    with (
+        aggml.models.blocking.load(tmp_path / "random.bin", slots=1) as model,
+        aggml.models.blocking.load(path) as vad,
+    ):
+        assert [*model.listen([np.zeros(20000, np.float32)], vad=vad)] == []
+
+
 async def test_speech_of_random_weights_is_heard_and_the_source_is_closed(
     model: SpeechModel,
 ) -> None:
@@ -178,6 +282,7 @@ async def test_a_trained_model_writes_live_what_it_writes_of_the_whole() -> None
         ({"step": 0}, "step is 0, must be above 0"),
         ({"step": "1"}, "step is '1'"),
         ({"prompt": 3}, "prompt is 3"),
+        ({"vad": "silero"}, "vad is 'silero', expected a detector of speech"),
         ({"chunks": 5}, "chunks is 5"),
     ],
 )

@@ -7,6 +7,7 @@ whisper.cpp (pywhispercpp 1.5.1). Not here: trained weights (test_trained_speech
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from aggml.models.speech.deciding import SpeechRules, compression
 from aggml.models.speech.features import spectrogram
 from aggml.models.speech.segments import _parts
 from aggml.models.speech.special import LANGUAGES, Special
-from aggml.models.speech.windows import UNSURE, Window, WindowText
+from aggml.models.speech.windows import Thresholds, Window, WindowText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -184,9 +185,7 @@ def _said(tokens: list[int]) -> WindowText:
     return WindowText(tokens, "en", 0.0, -0.1, 1.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("logprob", "silent"), [(UNSURE - 0.01, True), (UNSURE, False), (UNSURE + 0.01, False)]
-)
+@pytest.mark.parametrize(("logprob", "silent"), [(-1.01, True), (-1.0, False), (-0.99, False)])
 def test_a_text_is_a_guess_below_the_same_bound_for_silence_and_belief(
     logprob: float, silent: bool
 ) -> None:
@@ -194,6 +193,43 @@ def test_a_text_is_a_guess_below_the_same_bound_for_silence_and_belief(
     assert quiet.silent == silent
     assert quiet.believed  # as silence, or as text
     assert replace(quiet, no_speech=0.1).believed != silent
+
+
+@pytest.mark.parametrize("compression", [None, 0.5, 2.0])
+@pytest.mark.parametrize("logprob", [None, -2.0, -0.5])
+@pytest.mark.parametrize("silence", [None, 0.2, 0.95])
+def test_thresholds_decide_as_in_openais_program(
+    compression: float | None, logprob: float | None, silence: float | None
+) -> None:
+    """Which texts are tried again, and which are left out, as its transcribe.py has it."""
+    thresholds = Thresholds(compression, logprob, silence)
+    for ratio, mean, quiet in itertools.product((0.4, 1.0, 3.0), (-3.0, -1.0, -0.1), (0.1, 0.9)):
+        again = (compression is not None and ratio > compression) or (
+            logprob is not None and mean < logprob
+        )
+        skip = silence is not None and quiet > silence
+        if skip and logprob is not None and mean < logprob:
+            again = False
+        if logprob is not None and mean > logprob:
+            skip = False
+        said = WindowText(THEN, "en", 0.0, mean, ratio, quiet, thresholds=thresholds)
+        assert said.silent == skip
+        if not skip:  # what is left out anyway is not tried again
+            assert said.believed == (not again)
+
+
+async def test_without_thresholds_the_first_text_is_kept(model: SpeechModel) -> None:
+    options: dict[str, Any] = {"temperature": (0.0, 1.0), "seed": 1, "language": "en"}
+    off: dict[str, Any] = dict.fromkeys(
+        ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
+    )
+    kept = [x async for x in model.transcribe(sound(3), **options, **off)]
+    assert {x.temperature for x in kept} == {0.0}
+    strict = off | {"logprob_threshold": 0.0}  # no text is so probable
+    again = [x async for x in model.transcribe(sound(3), **options, **strict)]
+    assert {x.temperature for x in again} == {1.0}
+    nobody = off | {"no_speech_threshold": 0.0}
+    assert [x async for x in model.transcribe(sound(3), **options, **nobody)] == []
 
 
 def test_segments_lie_between_times_and_the_next_window_begins_with_what_was_cut() -> None:

@@ -87,8 +87,10 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
         streamed = await ask(client, language="en", stream="true")
         beams = await ask(client, language="en", beam_size="4")
         usual = await ask(client, language="en", beam_size="1")
+        none = await ask(client, language="en", no_speech_threshold="0", logprob_threshold="null")
         translated = await ask(client, route="/v1/audio/translations", language="en")
     assert {x.status_code for x in told.values()} == {200}, [x.text for x in told.values()]
+    assert none.json()["text"] == ""  # silence is more probable than that in any sound
     text = as_text(wanted)
     assert told["json"].json()["text"] == text
     assert told["json"].json()["usage"] == {"type": "duration", "seconds": 1.0}
@@ -162,6 +164,8 @@ async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> No
         ({"stream": "perhaps"}, "stream", "stream"),
         ({"beam_size": "0"}, "beam_size", ">= 1"),
         ({"beam_size": "9"}, "beam_size", "slots=9"),
+        ({"no_speech_threshold": "1.5"}, "no_speech_threshold", "<= 1"),
+        ({"logprob_threshold": "low"}, "logprob_threshold", "float"),
     ],
 )
 async def test_fields_that_cannot_be_are_refused(

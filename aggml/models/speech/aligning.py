@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import anyio.to_thread
 import numpy as np
 
 from aggml import DType, ops
@@ -152,9 +153,13 @@ class Aligner:
             batch = prompts(decoder, slot, [(ids, 0) for ids in texts], [range(1) for _ in texts])
             kept = await self._step(batch, frames)
             found = await decoder.site.run(kept.step.graph, kept.step.inputs(batch), kept.brought)
-        shape = (len(texts), -1, frames)
-        heads = np.stack([np.asarray(x).reshape(shape) for x in found], axis=1)
-        return [of[:, : len(ids)] for of, ids in zip(heads, texts, strict=True)]
+
+        def of_each() -> list[F32]:
+            heads = [np.asarray(x).reshape(len(texts), -1, frames) for x in found]
+            return [np.stack([x[i, : len(ids)] for x in heads]) for i, ids in enumerate(texts)]
+
+        # Copying some 10 MB takes longer than other tasks of the loop should wait.
+        return await anyio.to_thread.run_sync(of_each)
 
     async def _step(self, batch: Batch, frames: int) -> _AlignedStep:
         """The step of a batch; its graph is kept for the next batch of that shape."""

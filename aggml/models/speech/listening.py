@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import anyio.to_thread
 import numpy as np
 from anyio.lowlevel import checkpoint
 
@@ -174,7 +175,9 @@ class Listener:
             program = self._programs[key] = await self._program(*key)
         kept, n = self.model.audio.context_length, frames // 2
         firsts = np.array([slot for _, slot in windows], np.int32)[:, None] * kept
-        mel = np.stack([mel for mel, _ in windows])
+        mels = [mel for mel, _ in windows]
+        # Copying them takes milliseconds, which other tasks of the loop should not wait for.
+        mel = mels[0][None] if len(mels) == 1 else await anyio.to_thread.run_sync(np.stack, mels)
         inputs: dict[Tensor, npt.ArrayLike] = {program.mel: mel}
         for i, rows in enumerate(program.rows):
             inputs[rows] = (firsts + np.arange(i * n, (i + 1) * n, dtype=np.int32)).reshape(-1)

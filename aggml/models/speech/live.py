@@ -39,12 +39,12 @@ __all__ = [
     "once",
 ]
 
-CUT: Final = 9.0  # seconds of the buffer from which on final words are cut off
+CUT: Final = 8.0  # seconds of sound that a window of 10 has with the silence behind it
 SETTLED: Final = 2.5  # seconds of sound behind a word with which it is final
 PAUSE: Final = 0.6  # seconds without speech that make all words final
 QUIETER: Final = 0.01  # the power of a pause, at most, as a share of that of speech
 BLOCK: Final = RATE // 10  # samples whose power is measured
-SLOWER: Final = 2.0  # sound between transcriptions, as a share of the time that one takes
+SLOWER: Final = 2.4  # sound between transcriptions, as a share of the time that one takes
 LONGEST: Final = 10.0  # seconds of sound between transcriptions, at most
 FULL: Final = 26.0  # seconds of the buffer, at most: a window has 30
 QUIET: Final = 2.0  # seconds that are kept where nobody speaks
@@ -211,24 +211,35 @@ class LiveSound:
         powers = np.einsum("ij,ij->i", blocks, blocks)
         return bool(powers[-last:].max() < QUIETER * np.quantile(powers, 0.9))
 
-    def trim(self, agreement: Agreement, *, ended: bool = False) -> list[Word]:
+    def trim(
+        self, agreement: Agreement, *, ended: bool = False, ahead: float = 1.0
+    ) -> list[Word]:  # fmt: skip
         """Cut off what needs no further transcription; returns words that become final by that.
 
         Args:
             agreement: has heard it.
             ended: whether all of its words are final, and a pause follows.
+            ahead: seconds of sound that come before the next transcription, which should fit into
+                a window of 10 s: the next longer one costs more than half as much again.
         """
         closed: list[Word] = []
         if ended and agreement.until > self.begin:
             self._cut(max(agreement.until, self.end - PAUSE / 2))
         elif not agreement.open and agreement.until <= self.begin:  # nobody has spoken
             self._cut(self.end - QUIET)
-        elif self.seconds > CUT and agreement.until > self.begin:
-            self._cut(agreement.best_cut(self.begin, self.end - CUT / 2))
+        elif self.seconds + ahead > CUT and agreement.until > self.begin:
+            kept = min(CUT / 2, max(CUT - ahead, SETTLED))
+            self._cut(agreement.best_cut(self.begin, self.end - kept))
         if self.seconds > FULL:  # transcriptions do not agree
             closed = agreement.close(self.end - QUIET)
             self._cut(max(agreement.until, self.end - CUT))
         return closed
+
+    def drop(self, until: float) -> bool:
+        """Forget what is before ``until``; returns whether there was anything."""
+        before = self._first
+        self._cut(until)
+        return self._first > before
 
     def _cut(self, at: float) -> None:
         n = min(max(round(at * RATE) - self._first, 0), self._size)
@@ -241,7 +252,7 @@ class Pace:
     """When a listener transcribes again.
 
     Where transcriptions take long, because many listeners share the model or the machine is slow,
-    they come at greater distances. So listening takes at most half of the time.
+    they come at greater distances. So listening takes less than half of the time.
 
     Args:
         step: seconds of sound from one transcription to the next, at least.
@@ -257,14 +268,24 @@ class Pace:
         self.took: float = 0.0
 
     @property
+    def distance(self) -> float:
+        """Seconds of sound from the last transcription to the next one."""
+        return max(self._step, min(SLOWER * self.took, LONGEST))
+
+    @property
     def due(self) -> bool:
         """Whether there is enough sound for the next transcription."""
-        return self.missing > max(self._step, min(SLOWER * self.took, LONGEST)) - BLOCK / RATE / 2
+        return self.missing > self.distance - BLOCK / RATE / 2
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether what is missing is longer than a transcription takes."""
+        return self.missing >= self.took
 
     @property
     def may_hurry(self) -> bool:
         """Whether it may come early, because a pause makes words final."""
-        return self.missing >= max(PAUSE / 2, self.took)
+        return self.keeps_up and self.missing >= PAUSE / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class SpanFinder:
         return self._start / RATE
 
     @property
+    def start(self) -> float | None:
+        """Where the span that has begun starts, in seconds; it may prove to be noise."""
+        return None if self._speech is None else self._start / RATE
+
+    @property
     def _start(self) -> int:
         """Where the span that has begun starts, with the time before it."""
         assert self._speech is not None

@@ -37,13 +37,30 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["REPEATS", "TEMPERATURES", "SpeechOptions", "Window", "WindowText", "Windows"]
+__all__ = ["TEMPERATURES", "SpeechOptions", "Thresholds", "Window", "WindowText", "Windows"]
 
 #: As in Whisper's paper. They are tried in turn until a text is `WindowText.believed`.
 TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-REPEATS: Final = 2.4  # a text repeats itself if zlib makes it more than so many times shorter
-UNSURE: Final = -1.0  # a text is a guess if the mean logarithm of its probabilities is below this
-SILENT: Final = 0.6  # nobody speaks if the probability of `no_speech` is above this
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a text is not believed. The defaults are those of Whisper's paper; None: never.
+
+    Attributes:
+        compression: a text repeats itself if zlib makes it more than so many times shorter.
+        logprob: a text is a guess if the mean logarithm of its probabilities is below this.
+        no_speech: nobody speaks if the probability of `no_speech` is above this, and the text is a
+            guess. Without ``logprob``, that probability alone counts.
+    """
+
+    compression: float | None = 2.4
+    logprob: float | None = -1.0
+    no_speech: float | None = 0.6
+
+    def is_repetition(self, compression: float) -> bool:
+        """Whether a text repeats itself that zlib makes so many times shorter."""
+        return self.compression is not None and compression > self.compression
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class SpeechOptions:
         seed: of the draws at temperatures above 0.
         words: whether the times of words are wanted.
         beam: how many texts are continued side by side at temperature 0.
+        thresholds: of a text that is believed.
     """
 
     language: str | None = None
@@ -67,6 +85,7 @@ class SpeechOptions:
     seed: int | None = None
     words: bool = False
     beam: int = 1
+    thresholds: Thresholds = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +130,7 @@ class WindowText:
             the window; empty: not asked for.
         certain: how many of the tokens the window had to begin with; they do not count in
             ``logprob`` and ``compression``.
+        thresholds: of a text that is believed.
     """
 
     tokens: list[int]
@@ -121,21 +141,30 @@ class WindowText:
     no_speech: float
     begins: tuple[float, ...] = ()
     certain: int = 0
+    thresholds: Thresholds = Thresholds()
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the text is improbable."""
+        return self.thresholds.logprob is not None and self.logprob < self.thresholds.logprob
 
     @property
     def silent(self) -> bool:
         """Whether nobody speaks: silence is probable, and the text is a guess."""
-        return self.no_speech > SILENT and self.logprob < UNSURE and not self.certain
+        most = self.thresholds.no_speech
+        if most is None or self.no_speech <= most or self.certain:
+            return False
+        return self.thresholds.logprob is None or self.is_guess
 
     @property
     def repeats(self) -> bool:
         """Whether the text repeats itself."""
-        return self.compression > REPEATS
+        return self.thresholds.is_repetition(self.compression)
 
     @property
     def believed(self) -> bool:
         """Whether the text, or silence, is kept, so that no higher temperature is tried."""
-        return self.silent or (not self.repeats and self.logprob >= UNSURE)
+        return self.silent or not (self.repeats or self.is_guess)
 
 
 @dataclass(slots=True)
@@ -351,7 +380,7 @@ class Windows:
         finally:
             mover.close()
         return {
-            k: self._finish_run(run, windows[k].asked.temperatures[i], languages[k], silent)
+            k: self._finish_run(run, windows[k].asked, i, languages[k], silent)
             for k, run, silent in zip(tried, runs, silence, strict=True)
         }
 
@@ -428,13 +457,16 @@ class Windows:
             run.rows = list(rows[run.slot - low : run.slot + run.size - low])
 
     def _finish_run(
-        self, run: _Run | Beams, heat: float, language: str, silence: float
-    ) -> WindowText:
+        self, run: _Run | Beams, asked: SpeechOptions, i: int, language: str, silence: float
+    ) -> WindowText:  # fmt: skip
         made, logprob = run.best
         given = run.certain if isinstance(run, _Run) else 0
         text = self._words.decode([x for x in made[given:] if x < self.special.end])
         mean = logprob / (len(made) - given + 1)
-        return WindowText(made, language, heat, mean, compression(text), silence, certain=given)
+        return WindowText(
+            made, language, asked.temperatures[i], mean, compression(text), silence, certain=given,
+            thresholds=asked.thresholds,
+        )  # fmt: skip
 
 
 def _step_all(runs: Sequence[_Run | Beams]) -> None:

@@ -595,6 +595,20 @@ class Transcription(ModelRequest, kw_only=True):
         about("texts of a window that are continued side by side, at most `--slots`; the most "
               "probable one is kept", ge=1, le=64),
     ] = 1  # fmt: skip
+    compression_ratio_threshold: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        about("a text that zlib makes more than so many times shorter repeats itself, and is tried "
+              "again at a higher temperature; `null`: none does"),
+    ] = 2.4  # fmt: skip
+    logprob_threshold: Annotated[
+        float | None,
+        about("a text whose tokens have a lower mean logarithm of their probabilities is a guess, "
+              "and is tried again at a higher temperature; `null`: none is"),
+    ] = -1.0  # fmt: skip
+    no_speech_threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        about("a guess is left out if the probability of silence is above this; `null`: none is"),
+    ] = 0.6
 
 
 # -- OpenAI's sessions of speech that goes on

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["answer_whole", "events", "form_of", "options_of", "sound_of"]
 
 LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
-NUMBERS: Final = frozenset({"temperature", "stream", "timeout", "priority", "beam_size"})
+THRESHOLDS: Final = ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
+NUMBERS: Final = frozenset(
+    {"temperature", "stream", "timeout", "priority", "beam_size", *THRESHOLDS}
+)
 LISTS: Final = "[]"  # ends the name of a field that may come several times
 
 
@@ -123,6 +126,7 @@ def options_of(given: Transcription, model: SpeechModel, *, translate: bool) -> 
         "task": "translate" if translate else "transcribe",
         "words": "word" in given.timestamp_granularities,
         "beam_size": given.beam_size,
+        **{name: getattr(given, name) for name in THRESHOLDS},
     }  # fmt: skip
     # As with OpenAI, 0 lets the model raise the temperature where it is not sure.
     return options | ({"temperature": given.temperature} if given.temperature else {})
