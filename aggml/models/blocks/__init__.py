@@ -12,6 +12,7 @@ from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
+from aggml.models.blocks.gemma3n import AltUp, BesideLaurel, StreamCorrection, StreamPrediction
 from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
@@ -24,8 +25,10 @@ from aggml.models.blocks.side_by_side import SideBySide
 
 __all__ = [
     "Alone",
+    "AltUp",
     "Attention",
     "BesideExperts",
+    "BesideLaurel",
     "ChannelMix",
     "ChannelMix6",
     "CrossAttention",
@@ -41,6 +44,8 @@ __all__ = [
     "Scope",
     "ShortConv",
     "SideBySide",
+    "StreamCorrection",
+    "StreamPrediction",
     "Temperature",
     "TimeMix",
     "TimeMix6",
