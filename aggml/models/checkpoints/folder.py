@@ -103,6 +103,9 @@ class ModelFolder:
         self.metadata = {"general.architecture": name}
         self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
         self.metadata |= translation.numbers()
+        multi = self._made.get("multi.weight")
+        if multi is not None:  # bge-m3 leaves the first token out, ColBERT does not
+            self.metadata[f"{name}.multi.left_out"] = int("colbert_linear.weight" in multi.sources)
         if self.metadata.get(f"{name}.attention.causal") is False:
             kinds = self._made.get("token_types.weight")  # llama.cpp needs the number in any case
             self.metadata["tokenizer.ggml.token_type_count"] = (
