@@ -199,7 +199,7 @@ _TEXTS: Final = _words(
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
-    "moe_layers time_step_limit mlp_layer_types"
+    "moe_layers time_step_limit mlp_layer_types lora_adaptations"
 )
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(
