@@ -216,6 +216,11 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "num_hidden_layers": 4, "num_local_experts": 8, "num_experts_per_tok": 1, "head_dim": 16,
         "intermediate_size": 32, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2,
         "rope_parameters": _LLAMA3}),
+    "falcon": ("falcon", {"num_kv_heads": 4, "ffn_hidden_size": 96}),
+    "falcon-two-norms": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2,
+                                    "tie_word_embeddings": False}),
+    "falcon-one-norm": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2,
+                                   "num_ln_in_parallel_attn": 1}),
     "falcon-h1": ("falcon_h1", {
         **FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2,
         "lm_head_multiplier": 0.5, "embedding_multiplier": 4.0, "mlp_multipliers": [0.9, 0.6],

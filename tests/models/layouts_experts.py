@@ -139,7 +139,23 @@ _FEW: Final = _KEYED + 2  # of the last two layers one has a window
 _WIDE: Final = 2048
 
 
+_FALCON: Final[Shapes] = {
+    **_JOINED, "ffn_gate.weight": None, "ffn_norm.weight": None, "attn_norm.bias": (WIDTH,),
+}  # fmt: skip
+_OF_FALCON: Final[dict[str, Any]] = {
+    "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+
+
 LAYOUTS: Final = {
+    "falcon": Layout(
+        "falcon", {**_FALCON, "attn_qkv.weight": (WIDTH + 2 * HEAD, WIDTH)},
+        {"output_norm.bias": (WIDTH,)}, {**_OF_FALCON, "attention.head_count_kv": 1},
+    ),
+    "falcon-two-norms": Layout(
+        "falcon", {**_FALCON, "attn_norm_2.weight": (WIDTH,), "attn_norm_2.bias": (WIDTH,)},
+        {**OUTPUT, "output_norm.bias": (WIDTH,)}, _OF_FALCON,
+    ),
     "gemma3n": Layout(
         "gemma3n",
         {

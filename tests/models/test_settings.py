@@ -121,6 +121,9 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("gemma3n", {"altup_num_inputs": 1}, "altup.num_inputs is 1"),
     ("gemma3n", {"altup_num_inputs": 5}, "'altup_proj.weight'"),
     ("gemma3n", {"num_kv_shared_layers": 9}, "no layer before layer 3 has keys for layer 4"),
+    ("falcon", {"alibi": True}, "alibi = True"),
+    ("falcon", {"parallel_attn": False}, "parallel_attn = False"),
+    ("falcon-two-norms", {"num_kv_heads": 3}, "head_count_kv|attn_qkv"),
     ("nemotron_h", {"mamba_num_heads": "4"}, "mamba_num_heads = '4', expected"),
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
+from aggml.models.blocks.normed_input import NormedInput
 from aggml.models.blocks.rwkv6 import ChannelMix6, Halved, TimeMix6
 from aggml.models.blocks.rwkv7 import ChannelMix, TimeMix
 from aggml.models.blocks.scope import Scope
@@ -40,6 +41,7 @@ __all__ = [
     "LayerEnd",
     "Mamba",
     "Mamba2",
+    "NormedInput",
     "Rope",
     "Scope",
     "ShortConv",

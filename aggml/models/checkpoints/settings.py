@@ -154,7 +154,7 @@ _SIZES: Final = _words(
     "attention_chunk_size conv_L_cache global_head_dim mamba_d_ssm mamba_head_dim "
     "mamba_num_heads num_layers num_decoder_layers ssm_state_size block_multiple_of "
     "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval altup_num_inputs "
-    "vocab_size_per_layer_input"
+    "vocab_size_per_layer_input num_kv_heads n_head_kv ffn_hidden_size num_ln_in_parallel_attn"
 )
 _COUNTS: Final = _words(
     "n_inner sliding_window local_attention num_experts num_local_experts "
@@ -190,7 +190,7 @@ _FLAGS: Final = _words(
     "enable_moe_block mamba_norm_before_gate mamba_rms_norm mamba_use_mlp "
     "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
     "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
-    "altup_correct_scale"
+    "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
