@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint as breath
 
 import aggml
 from aggml import Tensor
+from aggml.models.checkpoints.card import card_keys
 from aggml.models.checkpoints.config import UNREADABLE, Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen, rows_of
@@ -160,7 +161,7 @@ class ModelFolder:
         Raises:
             ModelError: GGUF cannot say how the folder's tokenizer works.
         """
-        return for_file(self.metadata)
+        return for_file(self.metadata | card_keys(self.path, self._config.values))
 
     @property
     def checkpoint(self) -> Checkpoint:
