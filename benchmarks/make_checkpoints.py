@@ -30,6 +30,8 @@ FOLLOWED: Final = 24  # greedy tokens that are compared
 OTHERWISE: Final = (
     "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window", "starcoder2-window",
 )  # fmt: skip
+#: Cases that llama.cpp cannot read: its sizes of gemma3n's thin maps and embeddings are fixed.
+UNREAD: Final = ("gemma3n", "gemma3n-active")
 SMALL: Final = {
     "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
@@ -198,6 +200,15 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32,
         "hidden_size_per_layer_input": 0, "global_head_dim": 32,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    "gemma3n": ("gemma3n_text", {
+        "num_hidden_layers": 12, "head_dim": 16, "sliding_window": 12, "num_kv_shared_layers": 5,
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "laurel_rank": 8,
+        "altup_num_inputs": 3, "intermediate_size": [96] * 6 + [128] * 6}),
+    "gemma3n-active": ("gemma3n_text", {
+        "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 12, "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320, "laurel_rank": 8,
+        "altup_active_idx": 1, "activation_sparsity_pattern": [0.5, 0.0, 0.8, 0.0],
+        "layer_types": ["sliding_attention", "full_attention"] * 2}),
     "llama4": ("llama4_text", {
         "num_hidden_layers": 4, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16,
         "intermediate_size": 32, "intermediate_size_mlp": 96}),
@@ -205,6 +216,11 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "num_hidden_layers": 4, "num_local_experts": 8, "num_experts_per_tok": 1, "head_dim": 16,
         "intermediate_size": 32, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2,
         "rope_parameters": _LLAMA3}),
+    "falcon": ("falcon", {"num_kv_heads": 4, "ffn_hidden_size": 96}),
+    "falcon-two-norms": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2,
+                                    "tie_word_embeddings": False}),
+    "falcon-one-norm": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2,
+                                   "num_ln_in_parallel_attn": 1}),
     "falcon-h1": ("falcon_h1", {
         **FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2,
         "lm_head_multiplier": 0.5, "embedding_multiplier": 4.0, "mlp_multipliers": [0.9, 0.6],
@@ -281,16 +297,19 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
     return {"config": told, "tensors": tensors}
 
 
-def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
-    """The results of transformers for each text alone: logits, hidden values, or a rank."""
+def _loaded(folder: Path, auto: str) -> Any:
+    """transformers' model of a folder."""
     transformers, torch = module("transformers"), module("torch")
     kind = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))["model_type"]
-    auto = _class(kind, auto)
-    model = getattr(transformers, auto).from_pretrained(
+    model = getattr(transformers, _class(kind, auto)).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
-    model.eval()
-    found = []
+    return model.eval()
+
+
+def _computed(model: Any, texts: list[list[int]]) -> list[Any]:
+    """The results of transformers for each text alone: logits, hidden values, or a rank."""
+    torch, found = module("torch"), []
     with torch.no_grad():
         for ids in texts:
             out = model(torch.tensor([ids]))
@@ -299,11 +318,11 @@ def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
     return found
 
 
-def _continued(folder: Path, ids: list[int]) -> Any:
-    """The greedy tokens of transformers, for cases in `OTHERWISE`."""
+def _continued(model: Any, ids: list[int]) -> Any:
+    """The greedy tokens of transformers, for cases in `OTHERWISE` and `UNREAD`."""
     taken: list[int] = []
     for _ in range(FOLLOWED):
-        (logits,) = _computed(folder, "AutoModelForCausalLM", [[*ids, *taken]])
+        (logits,) = _computed(model, [[*ids, *taken]])
         taken.append(int(np.argmax(logits[-1])))
     return np.array(taken, np.int32)
 
@@ -339,20 +358,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for name in (name for name in TEXTS if name in wanted_cases):
             folder = random_folders.write(Path(place, name), name)
-            (logits,) = _computed(folder, "AutoModelForCausalLM", [ids])
+            model = _loaded(folder, "AutoModelForCausalLM")
+            (logits,) = _computed(model, [ids])
             found[f"{name}:logits"] = wanted = logits[-8:].astype(np.float32)
+            if name in UNREAD:
+                found[f"{name}:ids"] = _continued(model, ids)
+                continue
             made = Path(place, f"{name}.gguf")
             asyncio.run(convert(folder, made))
             other, found[f"{name}:ids"] = _llama_cpp(made, ids)
             if name in OTHERWISE:
-                found[f"{name}:ids"] = _continued(folder, ids)
+                found[f"{name}:ids"] = _continued(model, ids)
             error = float(np.square(other - wanted).sum() / np.square(wanted).sum())
             print(f"{name}: llama.cpp against transformers, NMSE {error:.1e}")
         for name, (_, auto, _) in ENCODERS.items():
             if name not in wanted_cases:
                 continue
             folder = random_folders.write(Path(place, name), name)
-            rows = _computed(folder, auto, random_models.texts())
+            rows = _computed(_loaded(folder, auto), random_models.texts())
             if "rank" in name:
                 found[f"{name}:ranks"] = np.stack(rows).astype(np.float32)[:, 0]
             else:

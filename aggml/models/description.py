@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VOCABULARY", "Architecture", "Block", "Description", "Ending", "Layer", "Mixer",
-    "SpeechDescription", "mixer_in",
+    "SpeechDescription", "Streams", "mixer_in",
 ]  # fmt: skip
 
 
@@ -95,6 +95,26 @@ class Ending(Protocol):
         ...
 
 
+class Streams(Protocol):
+    """Several values of each token between layers, of which each layer computes one."""
+
+    def needs(self) -> Iterable[str]:
+        """Whole names of the tensors without which it cannot be built."""
+        ...
+
+    def forms(self, width: int) -> Mapping[str, TensorForm]:
+        """The forms of all tensors that it reads."""
+        ...
+
+    def begin(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """[width, n] -> [any, n]: the streams before the first layer."""
+        ...
+
+    def end(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """[any, n] -> [width, n]: one value of the streams after the last layer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A mixer and then a feed-forward block, each with norms around it and a residual sum.
@@ -113,6 +133,8 @@ class Layer:
             to an input other than text, such as audio.
         before_cross: the name of the norm before ``cross``.
         ending: changes the output of the layer; None: nothing does.
+        beginning: changes the input of the layer; None: nothing does.
+        sum_scale: the sum of the input and the mixer's output is multiplied by it.
         bare: norms whose tensors have no ".weight" at the end of their names.
         routed_early: ``feed_forward`` is experts, which are chosen by the input of the layer.
     """
@@ -128,6 +150,8 @@ class Layer:
     cross: Mixer | None = None
     before_cross: str = "cross_attn_norm"
     ending: Ending | None = None
+    beginning: Block | None = None
+    sum_scale: float = 1.0
     bare: tuple[str, ...] = ()
     routed_early: bool = False
 
@@ -140,8 +164,9 @@ class Layer:
             return (self,)
         first = replace(self, feed_forward=None, cross=None, ending=None)
         second = replace(
-            self, mixer=self.cross, before_mixer=self.before_cross, after_mixer=None, cross=None
-        )
+            self, mixer=self.cross, before_mixer=self.before_cross, after_mixer=None, cross=None,
+            beginning=None,
+        )  # fmt: skip
         return first, second
 
     def caches(self) -> dict[str, Cached | CrossMemory | State]:
@@ -164,8 +189,9 @@ class Layer:
         if self.cross is not None:
             norms.append(self.before_cross)
             parts += self.cross.needs()
-        if self.ending is not None:
-            parts += self.ending.needs()
+        for end in (self.beginning, self.ending):
+            if end is not None:
+                parts += end.needs()
         return [*(self._tensor(norm) for norm in norms if norm is not None), *parts]
 
     def _tensor(self, norm: str) -> str:
@@ -181,8 +207,9 @@ class Layer:
         if self.cross is not None:
             found |= self.cross.forms(of)
             norms.append(self.before_cross)
-        if self.ending is not None:
-            found |= self.ending.forms(of)
+        for end in (self.beginning, self.ending):
+            if end is not None:
+                found |= end.forms(of)
         for name in norms:
             if name is not None:
                 form = norm(name, of.width, centred=of.centred)
@@ -209,6 +236,8 @@ class Description:
         position_table: embeddings of positions are added (``position_embd``).
         layer_embedding: elements of a further embedding that each token has for each layer
             (``per_layer_token_embd``); 0: there is none.
+        streams: how a token has several values between layers, of which layers compute one; None:
+            it has one.
         entire: later layers use values of the first one, so the model cannot be cut into stages.
         first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
@@ -235,6 +264,7 @@ class Description:
     embedding_norm: bool = False
     position_table: bool = False
     layer_embedding: int = 0
+    streams: Streams | None = None
     entire: bool = False
     first: int = 0
     embeds: bool = True
@@ -291,6 +321,8 @@ class Description:
         if self.layer_embedding:
             parts = ("token_embd", "model_proj", "proj_norm")
             names += [f"per_layer_{part}.weight" for part in parts]
+        if self.streams is not None:
+            names += self.streams.needs()
         if self.ends:
             names.append(f"{self.last_norm}.weight")
         for i, layer in enumerate(self.layers, self.first):
@@ -322,6 +354,8 @@ class Description:
             found["per_layer_token_embd.weight"] = TensorForm((n, VOCABULARY))
             found["per_layer_model_proj.weight"] = TensorForm((width, n))
             found |= norm("per_layer_proj_norm", self.layer_embedding, centred=False)
+        if self.streams is not None:
+            found |= self.streams.forms(width)
         for layer in self.layers:
             rope = getattr(layer.mixer, "rope", None)
             if rope is not None:

@@ -182,6 +182,9 @@ class EncoderModel(Model):
     ) -> list[F32]:
         """The vectors of all tokens of each text; a text longer than ``ctx`` tokens is cut.
 
+        If the file has a head for them (ColBERT), they are its results; of bge-m3's without the
+        first token.
+
         Args:
             texts: any number of texts.
             normalize: whether each vector has length 1.
@@ -190,7 +193,7 @@ class EncoderModel(Model):
             prompt: as for `embed`.
 
         Returns:
-            For each text float32 (tokens, width).
+            For each text float32 (tokens, width), the width of the head if there is one.
 
         Raises:
             InvalidArgument, DeadlineError, EngineError, ModelError, InvalidState: as for `embed`.
@@ -202,7 +205,10 @@ class EncoderModel(Model):
         unit = flag(place, "normalize", normalize)
         when = urgency_of(place, priority, deadline)
         ids = await self._tokens(place, texts, prompt)
-        found = await self._results(place, ids, "tokens", *when)
+        kind = self._encoder.multi
+        found = await self._results(place, ids, kind, *when)
+        if kind == "multi":
+            found = [x[self._encoder.model.multi_left_out :] for x in found]
         return [_unit(x) for x in found] if unit else found
 
     @property

@@ -374,6 +374,7 @@ def encoder_of(
         "pooling": "none" if kind == 0 else pooling,
         "normalize": hp.flag("pooling_normalize", True),
         "term_pooling": hp.text("sparse.pooling", "max", ("max", "sum")),
+        "multi_left_out": hp.integer("multi.left_out", 0, most=1),
         "term_logs": 1 + (hp.text("sparse.activation", "relu", ACTIVATIONS) == "log1p_relu"),
     }
     if "eps" not in changes:

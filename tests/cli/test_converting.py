@@ -52,6 +52,58 @@ async def test_a_folder_becomes_a_file_that_computes_the_same(folder: Path, tmp_
     run("check", made)
 
 
+CARD = """---
+license: other
+license_name: some-research  # with conditions
+license_link: 'https://example.org/LICENSE'
+language:
+- en
+- de
+tags: [chat, "small"]
+base_model:
+  - someone/else
+model-index:
+  - name: not this one
+---
+# A model
+license: mit
+"""
+
+
+def test_a_file_made_of_a_folder_says_which_model_it_is(tmp_path: Path) -> None:
+    folder = random_folders.write(tmp_path / "Tiny-Model-Chat", "qwen2", kind="f16")
+    made = tmp_path / "model.gguf"
+
+    def general() -> dict[str, Any]:
+        run("convert", folder, made)
+        with aggml.GGUFFile.open(made) as file:
+            found = {k: v for k, v in file.metadata.items() if k.startswith("general.")}
+        found.pop("general.architecture")
+        return found
+
+    assert general() == {"general.type": "model", "general.name": "Tiny-Model-Chat"}
+    (folder / "README.md").write_text(CARD, encoding="utf-8")
+    assert general() == {
+        "general.type": "model", "general.name": "Tiny-Model-Chat", "general.license": "other",
+        "general.license.name": "some-research",
+        "general.license.link": "https://example.org/LICENSE", "general.languages": ["en", "de"],
+        "general.tags": ["chat", "small"],
+    }  # fmt: skip
+    named = CARD.replace("license: other", 'model_name: "Tiny: a model"')
+    (folder / "README.md").write_text(named, encoding="utf-8")
+    assert general()["general.name"] == "Tiny: a model"
+    (folder / "README.md").write_text("---\nlicense: mit\n", encoding="utf-8")  # no head
+    assert general() == {"general.type": "model", "general.name": "Tiny-Model-Chat"}
+    once = tmp_path / "hub" / "models--someone--Tiny" / "snapshots" / ("0a" * 20)
+    once.parent.mkdir(parents=True)
+    folder = folder.rename(once)
+    assert general()["general.name"] == "Tiny"
+    again = tmp_path / "again.gguf"
+    run("quantize", made, again, "-t", "q8_0")
+    with aggml.GGUFFile.open(again) as file:
+        assert file.metadata["general.name"] == "Tiny"
+
+
 def test_types_are_those_that_were_asked_for(folder: Path, tmp_path: Path) -> None:
     made = tmp_path / "model.gguf"
     found = told("convert", folder, made, "--type", "q8_0", "--output-type", "f16",

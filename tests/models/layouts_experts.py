@@ -130,7 +130,61 @@ _BESIDE: Final[Shapes] = {
     "post_ffw_norm_2.weight": (WIDTH,),
 }
 
+# llama.cpp knows no other numbers of streams, ranks, and layers with keys, whatever a file says.
+_STREAMS, _RANK, _KEYED = 4, 64, 20
+_PER_LAYER: Final = 256
+_FEW: Final = _KEYED + 2  # of the last two layers one has a window
+# llama.cpp estimates the deviation of a net's values as if they were a sample, by n - 1 of them;
+# transformers, and aggml, divide by n. In a narrow net that is no small difference.
+_WIDE: Final = 2048
+
+
+_FALCON: Final[Shapes] = {
+    **_JOINED, "ffn_gate.weight": None, "ffn_norm.weight": None, "attn_norm.bias": (WIDTH,),
+}  # fmt: skip
+_OF_FALCON: Final[dict[str, Any]] = {
+    "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+
+
 LAYOUTS: Final = {
+    "falcon": Layout(
+        "falcon", {**_FALCON, "attn_qkv.weight": (WIDTH + 2 * HEAD, WIDTH)},
+        {"output_norm.bias": (WIDTH,)}, {**_OF_FALCON, "attention.head_count_kv": 1},
+    ),
+    "falcon-two-norms": Layout(
+        "falcon", {**_FALCON, "attn_norm_2.weight": (WIDTH,), "attn_norm_2.bias": (WIDTH,)},
+        {**OUTPUT, "output_norm.bias": (WIDTH,)}, _OF_FALCON,
+    ),
+    "gemma3n": Layout(
+        "gemma3n",
+        {
+            **POST_NORMS, **HEAD_NORMS, "inp_gate.weight": (_PER_LAYER, WIDTH),
+            "proj.weight": (WIDTH, _PER_LAYER), "post_norm.weight": (WIDTH,),
+            "altup_correct_coef.weight": (_STREAMS, _STREAMS),
+            "altup_correct_scale.weight": (WIDTH,),
+            "altup_predict_coef.weight": (_STREAMS**2, _STREAMS),
+            "altup_router.weight": (_STREAMS, WIDTH), "altup_router_norm.weight": (WIDTH,),
+            "laurel_l.weight": (_RANK, WIDTH), "laurel_r.weight": (WIDTH, _RANK),
+            "laurel_post_norm.weight": (WIDTH,), "ffn_gate.weight": (_WIDE, WIDTH),
+            "ffn_up.weight": (_WIDE, WIDTH), "ffn_down.weight": (WIDTH, _WIDE),
+        },
+        {
+            "altup_proj.weight": (_STREAMS - 1, WIDTH, WIDTH),
+            "altup_unembd_proj.weight": (_STREAMS - 1, WIDTH, WIDTH),
+            "per_layer_token_embd.weight": (VOCABULARY, _FEW * _PER_LAYER),
+            "per_layer_model_proj.weight": (_FEW * _PER_LAYER, WIDTH),
+            "per_layer_proj_norm.weight": (_PER_LAYER,),
+        },
+        {
+            "attention.sliding_window": WINDOW, "rope.freq_base": 1e6,
+            "attention.sliding_window_pattern": [i % 5 < 4 and i != 21 for i in range(_FEW)],
+            "attention.shared_kv_layers": 2, "altup.num_inputs": _STREAMS, "altup.active_idx": 0,
+            "embedding_length_per_layer_input": _PER_LAYER, "feed_forward_length": _WIDE,
+            "activation_sparsity_scale": [1.6448534] * 10 + [float("-inf")] * (_FEW - 10),
+        },
+        layers=_FEW,
+    ),
     "gemma4": _gemma4(
         7,
         {"embedding_length_per_layer_input": _SIZE, "attention.shared_kv_layers": 4},

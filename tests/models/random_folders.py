@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).resolve().parent
 RECORDED: Final = FOLDER / "checkpoints.json"
+#: Models of gemma that do not add 1 to the weights of norms.
+WHOLE_NORMS: Final = ("gemma3n", "gemma3n-active", "gemma4")
 KINDS: Final = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -42,11 +44,11 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     if "norm" in name.lower() or "_ln." in name or ".ln_" in name:
         from_one = (
             case.startswith(("gemma", "qwen3next", "qwen35"))
-            and case != "gemma4"
+            and case not in WHOLE_NORMS
             and "linear_attn." not in name
         )
         first = 0.0 if from_one or name.endswith("bias") else 1.0
-        if case == "gemma4" and name.endswith(("q_norm.weight", "k_norm.weight")):
+        if case in WHOLE_NORMS and name.endswith(("q_norm.weight", "k_norm.weight")):
             first = 0.5  # products of queries and keys are not scaled
         return (np.float32(first) + np.float32(0.2) * made).astype(np.float32)
     if "act_fn." in name:  # parameters of xIELU, two of which are the same everywhere

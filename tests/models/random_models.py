@@ -321,6 +321,9 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
     def values(tensor: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         if "rope_" in tensor:
             return (1 + random.random(shape)).astype(np.float32)
+        if layout.architecture == "gemma3n" and tensor.endswith(("q_norm.weight", "k_norm.weight")):
+            # products of queries and keys are not scaled
+            return (0.5 + 0.1 * random.standard_normal(shape)).astype(np.float32)
         if "norm" in tensor:
             return (1 + 0.2 * random.standard_normal(shape)).astype(np.float32)
         if tensor.endswith(("scale.weight", ".scale")):

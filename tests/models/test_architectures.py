@@ -81,8 +81,12 @@ def test_the_page_of_models_has_every_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma2", "gemma3", "gemma4", "cohere2", "gpt-oss", "llama4", "olmo3"]
-)
+    "name",
+    [
+        "gemma2", "gemma3", pytest.param("gemma3n", marks=pytest.mark.slow), "gemma4", "cohere2",
+        "gpt-oss", "llama4", "olmo3",
+    ],
+)  # fmt: skip
 async def test_a_window_of_any_length_of_context_gives_the_same(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import pytest
-from models import random_folders
+from models import random_folders, random_models
 from safetensors.numpy import save_file
 
 import aggml
@@ -271,6 +271,50 @@ async def test_floats_of_eight_bits_are_refused(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(raw)
     with pytest.raises(ModelError, match="float8_e4m3fn: only floats of 16 bits"):
         await aggml.models.load(folder)
+
+
+class _Numbers:
+    """A vocabulary whose texts are numbers of lists of token ids."""
+
+    def __init__(self, lists: list[list[int]]) -> None:
+        self.lists = lists
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.lists[int(text)]
+
+
+@pytest.mark.parametrize("head", ["colbert_linear", "linear"])
+async def test_vectors_of_tokens_are_those_of_a_head(tmp_path: Path, torch: Any, head: str) -> None:
+    """As bge-m3 has it, in a file of its own and without the first token, and as ColBERT has it."""
+    random = np.random.default_rng(6)
+    weight = random.standard_normal((24, 64)).astype(np.float32)
+    bias = random.standard_normal(24).astype(np.float32)
+    if head == "linear":
+        told = random_folders.cases()["bert"]
+        tensors = random_folders.weights("bert", told["tensors"]) | {"linear.weight": weight}
+        config = told["config"] | {"architectures": ["HF_ColBERT"]}
+        folder, bias, first = random_folders.save(tmp_path / "c", config, tensors), 0 * bias, 0
+    else:
+        folder, first = random_folders.write(tmp_path / "m3", "xlm-roberta"), 1
+        parts = {name: _tensor(torch, "FloatStorage", x) for name, x in
+                 (("weight", weight), ("bias", bias))}  # fmt: skip
+        _save(folder / "colbert_linear.pt", parts)
+    made = tmp_path / "made.gguf"
+    await aggml.models.convert(folder, made, "f32")
+    texts = random_models.texts()
+    for path in (folder, made):
+        async with await aggml.models.load(path) as model:
+            assert isinstance(model, aggml.models.EncoderModel)
+            hidden = await model._results("test", texts, "tokens")
+            model._tokenizer = _Numbers(texts)  # type: ignore[assignment]
+            got = await model.embed_multi([str(i) for i in range(len(texts))])
+            unit = await model.embed_multi(["2"], normalize=True)
+        for one, vectors in zip(got, hidden, strict=True):
+            wanted = vectors @ weight.T + bias
+            assert one.shape == wanted[first:].shape
+            np.testing.assert_allclose(one, wanted[first:], atol=1e-4)
+        length = np.linalg.norm(got[2], axis=1, keepdims=True)
+        np.testing.assert_allclose(unit[0], got[2] / length, atol=1e-5)
 
 
 async def test_a_weight_of_each_token_is_read_from_a_file_beside_the_others(

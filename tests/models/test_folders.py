@@ -185,6 +185,43 @@ async def test_jina_bert_v2_is_what_its_gguf_is(place: Path) -> None:
     assert nmse(got, OF_LLAMA_CPP["vectors"]) < MOST
 
 
+async def test_the_published_folder_of_jina_v3_gives_vectors_of_no_task(place: Path) -> None:
+    """Its names of tensors are those of its own code, which changes matrices by adapters."""
+    told, tensors = CASES["jina-bert-v3"], {}
+    for name, values in random_folders.weights("jina-bert-v3", told["tensors"]).items():
+        stem, _, end = name.rpartition(".")
+        adapted = any(x in stem for x in ("_embeddings", "mixer", "mlp", "pooler"))
+        if end == "weight" and adapted:
+            stem = f"roberta.{stem}.parametrizations.weight"
+            tensors[f"{stem}.original"] = values
+            for part, shape in (("A", (2, 4, values.shape[1])), ("B", (2, values.shape[0], 4))):
+                tensors[f"{stem}.0.lora_{part}"] = np.full(shape, 9.0, np.float32)
+        else:
+            tensors[f"roberta.{name}"] = values
+    kept = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "vocab_size", "layer_norm_eps", "max_position_embeddings", "hidden_act", "type_vocab_size",
+    )  # fmt: skip
+    config = {key: told["config"][key] for key in kept} | {
+        "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"],
+        "position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "use_flash_attn": True,
+        "lora_adaptations": ["retrieval.query", "text-matching"], "lora_alpha": 1, "lora_rank": 4,
+        "lora_dropout_p": 0.0, "lora_main_params_trainable": False, "load_trained_adapters": True,
+        "emb_pooler": None, "matryoshka_dimensions": [32, 64], "truncate_dim": None,
+        "task_instructions": {"retrieval.query": "Represent: ", "text-matching": ""},
+        "output_past": True, "use_reentrant": False, "pad_token_id": 1,
+    }  # fmt: skip
+    folder = random_folders.save(place / "jina-v3", config, tensors)
+    made = place / "jina-v3.gguf"
+    await aggml.models.convert(folder, made, "f32")
+    for path in (folder, made):
+        async with await aggml.models.load(path) as model:
+            assert model.architecture == "jina-bert-v3"
+            assert isinstance(model, aggml.models.EncoderModel)
+            got = await model.embed_ids(random_models.texts(), normalize=False)
+        assert nmse(got, RECORDED["jina-bert-v3:mean"]) < MOST
+
+
 async def test_rwkv7_is_what_its_gguf_is(place: Path) -> None:
     """transformers has no such model: the logits are those of llama.cpp for the same weights."""
     thin = {"0": "lora.2.bias", "1": "lora.0.weight", "2": "lora.2.weight"}

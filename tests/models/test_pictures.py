@@ -23,6 +23,7 @@ from PIL import Image
 import aggml
 from aggml import InvalidArgument, Unsupported
 from aggml.models import ModelError, problems_of
+from aggml.models.engine.requests import PlacedPicture, TextRequest
 from aggml.models.vision.given import picture_of
 from aggml.models.vision.resizing import resize
 from aggml.models.vision.sizes import fitting_size
@@ -97,6 +98,19 @@ async def test_a_prompt_with_pictures_has_the_logits_and_the_answer_of_llama_cpp
         scale = np.abs(right).max()
         assert np.abs(logits[-len(right) :] - right).max() < 4e-3 * scale
         assert (await answer(model, prompt))[0] == known["next"].tolist()
+
+
+def test_pairs_of_no_section_turn_with_the_time_in_texts_and_pictures() -> None:
+    """So transformers has it; two pairs of Qwen3-VL belong to no section."""
+    rows = PlacedPicture(4, np.zeros((6, 8), np.float32), grid=(3, 2))
+    found = TextRequest([1, 2, 3, 4, *[-1] * 6, 5, 6], pictures=(rows,)).rotary(0, 12)
+    assert found is not None
+    assert found.tolist() == [
+        [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8],
+        [0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 7, 8],
+        [0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8],
+        [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8],
+    ]
 
 
 @pytest.mark.parametrize("by", ["bilinear", "bicubic", "lanczos"])

@@ -114,6 +114,16 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("falcon-h1", {"mamba_rms_norm": False}, "mamba_rms_norm = false, but the folder has"),
     ("olmo2", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* no sliding_window"),
     ("lfm2", {"conv_L_cache": 0}, "conv_L_cache = 0, expected"),
+    ("gemma3n", {"intermediate_size": [96] * 6 + ["128"] * 6}, "intermediate_size = .*each layer"),
+    ("gemma3n", {"activation_sparsity_pattern": [0.95] * 3}, "pattern = .* for 12 layers"),
+    ("gemma3n", {"activation_sparsity_pattern": 1.0}, "activation_sparsity_pattern = 1.0"),
+    ("gemma3n", {"altup_correct_scale": False}, "altup_correct_scale"),
+    ("gemma3n", {"altup_num_inputs": 1}, "altup.num_inputs is 1"),
+    ("gemma3n", {"altup_num_inputs": 5}, "'altup_proj.weight'"),
+    ("gemma3n", {"num_kv_shared_layers": 9}, "no layer before layer 3 has keys for layer 4"),
+    ("falcon", {"alibi": True}, "alibi = True"),
+    ("falcon", {"parallel_attn": False}, "parallel_attn = False"),
+    ("falcon-two-norms", {"num_kv_heads": 3}, "head_count_kv|attn_qkv"),
     ("nemotron_h", {"mamba_num_heads": "4"}, "mamba_num_heads = '4', expected"),
 ]  # fmt: skip
 

@@ -67,7 +67,10 @@ _DISTIL_WORDS: Final[dict[str, Rule]] = {
     "mlm.norm": "vocab_layer_norm",
     "mlm.output": "vocab_projector",
 }
-_TOKENS: Final[dict[str, Rule]] = {"sparse": "sparse_linear"}  # bge-m3: a weight of each token
+#: Heads of bge-m3: a weight and a vector of each token. The vectors of ColBERT have a matrix, too.
+_TOKENS: Final[dict[str, Rule]] = {
+    "sparse": "sparse_linear", "multi": ("colbert_linear", "linear"),
+}  # fmt: skip
 _GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # heads that predict masked words; unused
 
 

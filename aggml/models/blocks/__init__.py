@@ -12,10 +12,12 @@ from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
+from aggml.models.blocks.gemma3n import AltUp, BesideLaurel, StreamCorrection, StreamPrediction
 from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
+from aggml.models.blocks.normed_input import NormedInput
 from aggml.models.blocks.rwkv6 import ChannelMix6, Halved, TimeMix6
 from aggml.models.blocks.rwkv7 import ChannelMix, TimeMix
 from aggml.models.blocks.scope import Scope
@@ -24,8 +26,10 @@ from aggml.models.blocks.side_by_side import SideBySide
 
 __all__ = [
     "Alone",
+    "AltUp",
     "Attention",
     "BesideExperts",
+    "BesideLaurel",
     "ChannelMix",
     "ChannelMix6",
     "CrossAttention",
@@ -37,10 +41,13 @@ __all__ = [
     "LayerEnd",
     "Mamba",
     "Mamba2",
+    "NormedInput",
     "Rope",
     "Scope",
     "ShortConv",
     "SideBySide",
+    "StreamCorrection",
+    "StreamPrediction",
     "Temperature",
     "TimeMix",
     "TimeMix6",

@@ -57,6 +57,8 @@ class FeedForward:
         gated: whether there is a gate.
         xielu: the parameters of `aggml.ops.xielu`, which is the activation instead, of a net
             without a gate; None: it is not.
+        cutoff: of each token's values of the gate, those less than so many standard deviations
+            above their mean count as 0, and others by what they exceed that; None: all count.
     """
 
     activation: Ungated = "silu"
@@ -64,6 +66,7 @@ class FeedForward:
     suffix: str = ""
     gated: bool = True
     xielu: tuple[float, float, float, float] | None = None
+    cutoff: float | None = None
 
     def needs(self) -> Iterable[str]:
         """The matrices."""
@@ -94,5 +97,14 @@ class FeedForward:
         elif self.joined:
             inner = JOINED[self.activation](up)
         else:
-            inner = SPLIT[self.activation](at.linear(f"ffn_gate{self.suffix}", x), up)
+            gate = at.linear(f"ffn_gate{self.suffix}", x)
+            gate = gate if self.cutoff is None else _cut(gate, self.cutoff)
+            inner = SPLIT[self.activation](gate, up)
         return at.linear(f"ffn_down{self.suffix}", inner)
+
+
+def _cut(x: Tensor, deviations: float) -> Tensor:
+    """What the values of each row exceed their mean plus so many standard deviations; 0 below."""
+    x = ops.sub(x, ops.mean(x))
+    deviation = ops.sqrt(ops.mean(ops.sqr(x)))  # of all values, not an estimate from a sample
+    return ops.relu(ops.sub(x, ops.scale(deviation, deviations)))

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint as breath
 
 import aggml
 from aggml import Tensor
+from aggml.models.checkpoints.card import card_keys
 from aggml.models.checkpoints.config import UNREADABLE, Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, choose_architecture, rows_of
@@ -103,6 +104,9 @@ class ModelFolder:
         self.metadata = {"general.architecture": name}
         self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
         self.metadata |= translation.numbers()
+        multi = self._made.get("multi.weight")
+        if multi is not None:  # bge-m3 leaves the first token out, ColBERT does not
+            self.metadata[f"{name}.multi.left_out"] = int("colbert_linear.weight" in multi.sources)
         if self.metadata.get(f"{name}.attention.causal") is False:
             kinds = self._made.get("token_types.weight")  # llama.cpp needs the number in any case
             self.metadata["tokenizer.ggml.token_type_count"] = (
@@ -157,7 +161,7 @@ class ModelFolder:
         Raises:
             ModelError: GGUF cannot say how the folder's tokenizer works.
         """
-        return for_file(self.metadata)
+        return for_file(self.metadata | card_keys(self.path, self._config.values))
 
     @property
     def checkpoint(self) -> Checkpoint:

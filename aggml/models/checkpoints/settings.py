@@ -153,10 +153,11 @@ _SIZES: Final = _words(
     "global_attn_every_n_layers "
     "attention_chunk_size conv_L_cache global_head_dim mamba_d_ssm mamba_head_dim "
     "mamba_num_heads num_layers num_decoder_layers ssm_state_size block_multiple_of "
-    "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval"
+    "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval altup_num_inputs "
+    "vocab_size_per_layer_input num_kv_heads n_head_kv ffn_hidden_size num_ln_in_parallel_attn"
 )
 _COUNTS: Final = _words(
-    "intermediate_size n_inner sliding_window local_attention num_experts num_local_experts "
+    "n_inner sliding_window local_attention num_experts num_local_experts "
     "num_experts_per_tok n_routed_experts n_shared_experts moe_intermediate_size "
     "shared_expert_intermediate_size shared_intermediate_size first_k_dense_replace q_lora_rank "
     "n_group topk_group decoder_ffn_dim encoder_ffn_dim type_vocab_size decoder_sparse_step "
@@ -164,8 +165,11 @@ _COUNTS: Final = _words(
     "hidden_size_per_layer_input intermediate_size_mlp block_ff_dim num_kv_shared_layers "
     "num_dense_layers moe_num_experts moe_num_shared_experts moe_layer_start_index "
     "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
-    "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts"
+    "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts "
+    "altup_active_idx"
 )
+#: Counts that may differ from layer to layer.
+_EACH_COUNTS: Final = _words("intermediate_size")
 _NUMBERS: Final = _words(
     "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps rope_theta "
     "rotary_emb_base rope_local_base_freq global_rope_theta local_rope_theta "
@@ -185,7 +189,8 @@ _FLAGS: Final = _words(
     "add_classification_head attn_temperature_tuning block_auto_adjust_ff_dim conv_bias "
     "enable_moe_block mamba_norm_before_gate mamba_rms_norm mamba_use_mlp "
     "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
-    "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm"
+    "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
+    "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
@@ -194,7 +199,7 @@ _TEXTS: Final = _words(
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
-    "moe_layers time_step_limit mlp_layer_types"
+    "moe_layers time_step_limit mlp_layer_types lora_adaptations"
 )
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(
@@ -204,7 +209,7 @@ _OBJECTS: Final = _words(
 #: What has several types, and is checked where it is read.
 OF_SEVERAL_TYPES: Final = _words(
     "moe_layer_end_index moe_topk num_shared_expert time_step_rank sliding_window_pattern "
-    "_sliding_window_pattern use_bidirectional_attention"
+    "_sliding_window_pattern use_bidirectional_attention activation_sparsity_pattern"
 )
 
 _MOST: Final = (1 << 31) - 1
@@ -214,6 +219,10 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
 
 
+def _each_whole(value: object) -> bool:
+    return all(_whole(x, 0) for x in (value if isinstance(value, list) else [value]))
+
+
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -221,6 +230,9 @@ def _number(value: object) -> bool:
 TYPES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(_SIZES, ("a whole number from 1 on", lambda x: _whole(x, 1))),
     **dict.fromkeys(_COUNTS, ("a whole number from 0 on", lambda x: _whole(x, 0))),
+    **dict.fromkeys(
+        _EACH_COUNTS, ("a whole number from 0 on, or a list of one for each layer", _each_whole)
+    ),
     **dict.fromkeys(_NUMBERS, ("a finite number", _number)),
     **dict.fromkeys(_FLAGS, ("true or false", lambda x: isinstance(x, bool))),
     **dict.fromkeys(_TEXTS, ("a text", lambda x: isinstance(x, str))),

@@ -30,7 +30,7 @@ FILES: Final = (
 
 
 #: Further files of weights, each with one matrix that is named after it: bge-m3 has them.
-FURTHER: Final = ("sparse_linear",)
+FURTHER: Final = ("sparse_linear", "colbert_linear")
 
 
 class Shards:

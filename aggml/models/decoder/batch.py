@@ -84,7 +84,7 @@ class Shape:
         changed: room for so many changed logits of each row before the draw; 0: none change.
         adapted: whether any token has an adapter that its request chose.
         given: whether any position has an embedding of its own instead of a token's.
-        placed: whether there are four rotary positions for each token: time, row, column, none.
+        placed: whether there are four rotary positions for each token: time, row, column, time.
         tapped: whether to bring the hidden states of all tokens as well, as ``hidden`` would.
     """
 

@@ -196,6 +196,8 @@ class Builder:
         x = self._embed(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
+        if model.streams is not None:
+            x = model.streams.begin(weights, x)
         for i, layer in enumerate(model.layers):
             at = Scope(
                 weights,
@@ -227,6 +229,8 @@ class Builder:
             await checkpoint()
         drawing = Drawing.of(shape)
         hidden = None
+        if model.streams is not None:
+            x = model.streams.end(weights, x)
         if model.ends:
             x = norm_rows(weights, model.last_norm, x, model.eps, centred=model.centred)
             if carried is not None:
@@ -431,6 +435,7 @@ def _keep_used(turns: Turns, leafs: set[Tensor]) -> Turns:
 
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """One layer. ``last``, given for the last layer, is which tokens leave its last mixer."""
+    x = x if layer.beginning is None else layer.beginning.build(at, x)
     x = _blocks(layer, at, x, last)
     return (
         x
@@ -450,6 +455,7 @@ def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
         at = at if last is None else at.of_last()
     into, y = x, _norm(at, layer.after_mixer, layer.mixer.output(at, y))
     x = _add_residual(layer, x, y)
+    x = x if layer.sum_scale == 1.0 else ops.scale(x, layer.sum_scale)
     if net is None:
         return x
     if not layer.parallel:

@@ -126,6 +126,8 @@ class EncoderDescription:
         term_pooling: how a head that predicts masked words (``mlm``) makes one weight of a word
             of those of all tokens.
         term_logs: how often log(1 + x) is taken of such a weight.
+        multi_left_out: how many first tokens of a text have no vector of their own, in models with
+            a head for such vectors (``multi``).
         distance_bias: ``max_bias`` of `ops.flash_attn_ext`, from which each head's ALiBi slope
             follows; 0: no ALiBi.
     """
@@ -148,6 +150,7 @@ class EncoderDescription:
     last_norm: str = "output_norm"
     term_pooling: TermPooling = "max"
     term_logs: int = 1
+    multi_left_out: int = 0
 
     @property
     def head(self) -> int:
@@ -212,6 +215,8 @@ class EncoderDescription:
         found["cls.weight"] = TensorForm(found["cls.weight"].ne, optional=True)
         found |= linear("sparse", width, 1)
         found["sparse.weight"] = TensorForm((width, 1), optional=True)
+        found |= linear("multi", width, "vectors of tokens")
+        found["multi.weight"] = replace(found["multi.weight"], optional=True)
         if "mlm.dense.weight" in tensors:
             found |= linear("mlm.dense", width, width) | norm("mlm.norm", width, centred=True)
             found |= linear("mlm.output", width, "vocabulary")

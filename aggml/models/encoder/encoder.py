@@ -74,6 +74,7 @@ class Encoder:
         ranks: whether the file has a rank head.
         sparse: what a weight of a word is made of: "weights" of tokens (bge-m3), "terms" of a head
             that predicts masked words (SPLADE); None: the file has neither head.
+        multi: what vectors of tokens are: "multi" with a head for them (ColBERT), else "tokens".
         full: tokens of a full batch.
     """
 
@@ -93,6 +94,7 @@ class Encoder:
         self.sparse: Kind | None = None
         if "sparse.weight" in weights or "mlm.dense.weight" in weights:
             self.sparse = "weights" if "sparse.weight" in weights else "terms"
+        self.multi: Kind = "multi" if "multi.weight" in weights else "tokens"
         cpu = isinstance(backend, Backend) and backend.device.type is DeviceType.CPU
         self._further = _further(backend) if isinstance(backend, Backend) and cpu else []
         sites = [self.site, *map(site_of, self._further)]
@@ -134,7 +136,8 @@ class Encoder:
             texts: token ids, for which `check` has returned.
             kind: "pooled": the vector of each text, not normalised, (width,); "rank": the numbers
                 of the rank head, (ranks,); "tokens": the vectors of all tokens, (tokens, width);
-                "terms": a number of each word, (vocabulary,); "weights": one of each token.
+                "terms": a number of each word, (vocabulary,); "weights": one of each token;
+                "multi": the vectors of all tokens by the head for them.
 
         Cancellation: aborts the computation.
         """
@@ -265,7 +268,7 @@ class _Part:
     def results(self, array: Any, kind: Kind, *, mean: bool) -> list[F32]:  # noqa: ANN401
         """The result of each text, from the array of the graph's result."""
         shape, places = self.packing.shape, self.packing.places
-        if kind in ("tokens", "weights"):
+        if kind in ("tokens", "weights", "multi"):
             rows = np.asarray(array).reshape(shape.rows, shape.tokens, -1)
             return [
                 rows[row, start : start + len(ids)].copy()

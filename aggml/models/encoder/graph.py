@@ -39,7 +39,7 @@ GATED: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "gated silu": ops.swiglu_split,
 }
 
-Kind = Literal["pooled", "rank", "tokens", "terms", "weights"]
+Kind = Literal["pooled", "rank", "tokens", "terms", "weights", "multi"]
 LEAST: Final = 1e30  # taken from the numbers of padding, so that no maximum is one of them
 
 
@@ -104,7 +104,7 @@ async def build(
         kind: "pooled": a vector of each text; "rank": the rank head's output for the first token of
             each text; "tokens": the vectors of all tokens; "terms": for each text a number of each
             word in the vocabulary, by the head that predicts masked words: each row is one text;
-            "weights": a number of each token.
+            "weights": a number of each token; "multi": a vector of each, by a head for that.
         narrow: whether keys and values are bf16.
     """
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
@@ -148,6 +148,8 @@ async def build(
         x = part.terms(x, member)
     elif kind == "weights":
         x = ops.relu(part.linear("sparse", x))
+    elif kind == "multi":
+        x = part.linear("multi", x)
     elif kind != "tokens":
         chosen = given("chosen", DType.I32, segments * rows)
         x = ops.get_rows(x, chosen)

@@ -248,9 +248,10 @@ class TextRequest:
         return sum(x.skipped for x in self.pictures)
 
     def rotary(self, first: int, n: int) -> npt.NDArray[np.int32] | None:
-        """Rotary positions of ``n`` positions, (4, n): time, row, column, none.
+        """Rotary positions of ``n`` positions, (4, n): time, row, column, and time again.
 
-        None: they are the positions.
+        The fourth is for pairs that belong to no section. Text turns these, too, so a picture's
+        tokens must have the time there: llama.cpp has 0 for both. None: they are the positions.
         """
         if all(x.grid is None for x in self.pictures):
             return None
@@ -262,7 +263,7 @@ class TextRequest:
                 begin = picture.first - skipped
                 row, column = np.divmod(at[inside] - picture.first, picture.grid[0])
                 zero = np.zeros_like(row)
-                found[:, inside] = np.stack([zero, row, column, zero - begin]) + begin
+                found[:, inside] = np.stack([zero, row, column, zero]) + begin
             found[:, at >= picture.end] -= picture.skipped
             skipped += picture.skipped
         return found

@@ -23,6 +23,7 @@ __all__ = [
     "UNUSED",
     "USER_DEFINED",
     "Roles",
+    "changes_tokens",
     "roles_of",
     "special_id",
 ]
@@ -35,6 +36,9 @@ USER_DEFINED: Final = 4
 UNUSED: Final = 5
 BYTE: Final = 6
 
+#: Parts of names of models whose special tokens take white space, as llama.cpp knows them.
+PHI3: Final = ("phi-3", "phi3")
+MODERN_BERT: Final = "modern-bert"
 #: Texts of tokens that end an answer, whatever the file says.
 ENDS: Final = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
@@ -151,6 +155,12 @@ def roles_of(
     return Roles(kinds, frozenset(hidden), frozenset(ends), before, after, filling)
 
 
+def changes_tokens(metadata: Mapping[str, Any]) -> bool:
+    """Whether the model's name alone says that special tokens take white space."""
+    name = str(metadata.get("general.name", "")).lower()
+    return any(x in name for x in (*PHI3, MODERN_BERT))
+
+
 def _retype(kinds: list[int], control: set[int], token: int, kind: int) -> None:
     kinds[token] = kind
     control.discard(token)
@@ -166,12 +176,12 @@ def _strips(
     jina = any(x in pre for x in ("jina-v2-de", "jina-v2-es", "jina-v2-code"))
     if jina or any(x in architecture for x in ("nomic-bert-moe", "jina-bert-v3")):
         return frozenset({ids["<mask>"]} if "<mask>" in ids else ()), frozenset()
-    if "phi-3" in name or "phi3" in name:
+    if any(x in name for x in PHI3):
         after = control | {i for i, x in enumerate(kinds) if x in (UNKNOWN, USER_DEFINED)}
         if "</s>" in ids:
             after.add(ids["</s>"])
         kept = {ids[text] for text in ("<unk>", "<s>", "<|endoftext|>") if text in ids}
         return frozenset(), frozenset(after - kept)
-    if "modern-bert" in name and "[MASK]" in ids:
+    if MODERN_BERT in name and "[MASK]" in ids:
         return frozenset({ids["[MASK]"]}), frozenset()
     return frozenset(), frozenset()
