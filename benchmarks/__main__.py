@@ -58,7 +58,7 @@ PARTS: Final = {
     files.PART: "the same for mixtures (Q4_K_M, ...) at real shapes; llama.cpp, ik_llama.cpp",
     busy.PART: "generate beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, OpenVINO, PyTorch, llama.cpp",
-    tasks.PART: "generate of 1 to 16 tasks, embed of 64, an urgent request; llama.cpp",
+    tasks.PART: "generate of 1 to 16 tasks, embed of 64, an urgent request; serve, llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
     pipelines.PART: "a pipeline, per item and stage; anyio's streams",

@@ -1,16 +1,18 @@
 """Tasks of one program share the steps of one model: ``model.generate``, ``model.embed``.
 
-Tokens a second of 1 to 16 tasks that generate at a time, beside one task and beside llama.cpp with
-as many sequences in a batch (which gets its tokens for nothing: it draws none); vectors of one task
+Tokens a second of 1 to 16 tasks that generate at a time, beside one task, beside as many clients of
+``aggml serve`` with the same prompts, and beside llama.cpp with as many sequences in a batch (which
+gets its tokens for nothing: it draws none); vectors of one task
 for each text, beside one call with all texts; the time to the first token of a request of a high
-priority while all slots are taken, beside that of an idle machine. Not here: clients over HTTP
-(service.py), one step (generation.py).
+priority while all slots are taken, beside that of an idle machine. Not here: clients that come
+and go (service.py), one step (generation.py).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +23,8 @@ import numpy as np
 import aggml
 from benchmarks import model_files
 from benchmarks.generation import PEER, Peer
-from benchmarks.peers import MissingPeerError, model_folder
+from benchmarks.peers import MissingPeerError, model_folder, module, need
+from benchmarks.service import PATIENCE, Server, lines_of
 from benchmarks.timing import Budget, Row, interleaved, median, progress, versus
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ CTX: Final = 512
 SLOTS: Final = 16
 TEXTS: Final = 64
 ONE: Final = "one task"
+SERVED: Final = "aggml serve"
 LEAST: Final = 3.0  # tokens of eight tasks, of those of one
 SMOLLM2: Final = 49152  # tokens of its vocabulary
 
@@ -48,9 +52,13 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
             await aggml.models.load(path, backend, ctx=CTX, slots=SLOTS) as model,
         ):
             one = _Measurement(name, model, vocabulary, quick=quick, match=match)
-            rows += await one.generate(Peer(
-                path, threads, model_files.Shape(vocabulary=vocabulary), sequences=max(TASKS)
-            ), missing)  # fmt: skip
+            with ExitStack() as stack:
+                server = _service(path, threads, missing)
+                if server is not None:
+                    stack.callback(server.close)
+                rows += await one.generate(Peer(
+                    path, threads, model_files.Shape(vocabulary=vocabulary), sequences=max(TASKS)
+                ), server, missing)  # fmt: skip
             rows += await one.urgent()
             if name == "SmolLM2-135M":
                 rows += await one.embed()
@@ -68,9 +76,23 @@ def _models(*, quick: bool, missing: list[str]) -> Iterator[tuple[str, Path, int
     shape = model_files.SMALL if quick else model_files.LARGE
     try:
         name = "llama 514M, q8_0" if shape is model_files.LARGE else "small llama, q8_0"
-        yield name, model_files.llama_file("q8_0", shape), shape.vocabulary
+        yield name, model_files.llama_file("q8_0", shape, vocabulary=True), shape.vocabulary
     except MissingPeerError as error:
         missing.append(f"{PART}: {error}")
+
+
+def _service(path: Path, threads: int, missing: list[str]) -> Server | None:
+    """The service with the same model, stopped until it is measured."""
+    command = ["-m", "aggml", "serve", str(path), "--port", "0", "--log-level", "info"]
+    command += ["--threads", str(threads), "--slots", str(SLOTS), "--ctx", str(CTX)]
+    try:
+        need("httpx")
+        server = Server(command)
+    except MissingPeerError as error:
+        missing.append(f"{PART}: {SERVED}: {error}")
+        return None
+    server.__exit__()
+    return server
 
 
 class _Measurement:
@@ -118,7 +140,36 @@ class _Measurement:
                 tasks.start_soon(self._answer, i, self.steps)
         return time.perf_counter() - begin
 
-    async def generate(self, peer: Peer, missing: list[str]) -> list[Row]:
+    async def _served(self, server: Server, n: int) -> float:
+        """Seconds of ``n`` clients that each get the answer of a task."""
+        httpx = module("httpx")
+
+        async def ask(http: Any, i: int) -> None:
+            body = {
+                "prompt": self.prompts[i], "max_tokens": self.steps, "stream": True,
+                "ignore_eos": True, "temperature": 0,
+            }  # fmt: skip
+            async with http.stream("POST", "/v1/completions", json=body) as answer:
+                if answer.status_code != 200:
+                    raise MissingPeerError(f"status {answer.status_code}: {await answer.aread()!r}")
+                async for _ in lines_of(answer):
+                    pass
+
+        with server:
+            limits = httpx.Limits(max_connections=None)
+            async with (
+                httpx.AsyncClient(
+                    base_url=server.address, limits=limits, timeout=PATIENCE
+                ) as http,
+            ):  # fmt: skip
+                await http.get("/health")
+                begin = time.perf_counter()
+                async with anyio.create_task_group() as tasks:
+                    for i in range(n):
+                        tasks.start_soon(ask, http, i)
+                return time.perf_counter() - begin
+
+    async def generate(self, peer: Peer, server: Server | None, missing: list[str]) -> list[Row]:
         """Tokens a second of each number of tasks, all in turns."""
 
         async def theirs(n: int) -> float:
@@ -130,7 +181,11 @@ class _Measurement:
         if not wanted:
             peer.close()
             return []
-        samples = {f"{n}": partial(self._together, n) for n in sorted({1, *wanted})}
+        samples: dict[str, Any] = {
+            f"{n}": partial(self._together, n) for n in sorted({1, *wanted})
+        }  # fmt: skip
+        if server is not None:
+            samples |= {f"{SERVED} {n}": partial(self._served, server, n) for n in wanted}
         if peer.child is None:
             missing.append(f"{PART}: {PEER}: {peer.note}")
         else:
@@ -146,8 +201,7 @@ class _Measurement:
         }  # fmt: skip
         for n in wanted:
             peers = {} if n == 1 else {ONE: rate["1"]}
-            if f"{PEER} {n}" in rate:
-                peers[PEER] = rate[f"{PEER} {n}"]
+            peers |= {x: rate[f"{x} {n}"] for x in (SERVED, PEER) if f"{x} {n}" in rate}
             budgets = (Budget(ONE, ">=", LEAST),) if n == 8 and not self.quick else ()
             what = f"{self.name}, {_tasks(n)}"
             rows.append(Row(PART, what, rate[f"{n}"], "tokens/s", peers, {}, budgets, peer.note))

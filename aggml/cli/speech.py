@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from aggml.models import Segment
 
+    _ParamType = click.ParamType[float | None]
+else:
+    _ParamType = click.ParamType  # not generic before click 8.2
+
 __all__ = [
     "beam_option",
     "listen",
@@ -88,7 +92,7 @@ def beam_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-class _Threshold(click.ParamType):
+class _Threshold(_ParamType):
     """A number, or "none"."""
 
     name = "FLOAT|none"

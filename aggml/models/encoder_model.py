@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio.to_thread
 import numpy as np
 
+from aggml import AggmlError
 from aggml.models.adapters.stacks import choice_of
 from aggml.models.arguments import (
     flag,
@@ -24,6 +25,7 @@ from aggml.models.arguments import (
 from aggml.models.encoder.sparse import weights_of_terms, weights_of_tokens
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
+from aggml.models.lifetime import closed_error
 from aggml.models.model import LONG_TEXT, Model
 from aggml.models.tokenizers.roles import CONTROL, UNKNOWN
 
@@ -347,9 +349,13 @@ class EncoderModel(Model):
     ) -> list[F32]:
         for ids in sequences:
             self._encoder.check(ids)
-        with self._open(what):
-            texts = [_Text(np.array(ids, np.int32), kind) for ids in sequences]
+        texts = [_Text(np.array(ids, np.int32), kind) for ids in sequences]
+        try:
             return await self._batches.submit_all(texts, priority, deadline)
+        except AggmlError as error:
+            if self._closed:
+                raise closed_error(what) from error
+            raise
 
     async def _compute(self, texts: list[_Text]) -> list[F32]:
         """The results of a batch."""

@@ -28,6 +28,7 @@ from aggml.models.drafting import draft_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
 from aggml.models.encoder_decoder import EncoderDecoderDescription
+from aggml.models.engine.opening import WINDOWS
 from aggml.models.footprint import (
     Footprint,
     packed_bytes,
@@ -256,7 +257,8 @@ async def fit(
 
     Nothing is loaded: only the head of the file is read. `load` with these ``ctx`` and ``slots``
     takes at most the memory that the result tells; a program that keeps many different long prompts
-    may take some more for graphs.
+    may take some more for graphs. `logits` takes more: the graphs for it that are kept have up to
+    64 MiB of results, or those of one piece of a prompt, 512 tokens at most.
 
     Args:
         path: as for `load`.
@@ -266,7 +268,7 @@ async def fit(
         ctx: positions of each sequence; None: the most that fit, up to the length that the model
             was trained for, at most 4096.
         slots: sequences at a time; None: as many as fit at full length, at most 16; of a model of
-            speech 1.
+            speech 4.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
         adapters: as for `load`; they are read, because their ranks tell what they take.
         control_vectors: as for `load`.
@@ -441,7 +443,10 @@ class _Search:
         if isinstance(model, EncoderDescription):
             return await self._try_fit(model.context_length, 1, wanted=None)
         if isinstance(model, SpeechDescription):
-            return await self._try_fit(model.text.context_length, slots or 1, wanted=ctx)
+            longest = model.text.context_length
+            if slots is None:
+                slots = await self._most_slots(longest, WINDOWS) or 1
+            return await self._try_fit(longest, slots, wanted=ctx)
         longest = round_up(ctx or min(model.context_length, LONGEST))
         if ctx is None:
             longest = await self._most(longest, slots or 1) or ROWS_STEP

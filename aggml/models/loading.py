@@ -42,7 +42,7 @@ from aggml.models.engine.opening import (
     is_short,
 )
 from aggml.models.errors import ModelError
-from aggml.models.fitting import fit_text
+from aggml.models.fitting import fit_model, fit_text
 from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.kv.state_rows import Rewind
@@ -326,6 +326,8 @@ async def _load(
                 _refuse_pictures(mmproj, model.architecture)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
+                if limits.memory is not None:
+                    await fit_model(model, file, site_of(at), limits.memory, None, None, element)
                 return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
             if dtype is not None:
                 raise InvalidArgument(
@@ -337,7 +339,8 @@ async def _load(
                 both = EncoderDecoder(at, model, weights)
                 return EncoderDecoderModel(both, tokenizer, owned=own)
             if isinstance(model, SpeechDescription):
-                speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
+                slots = await _windows(at, file, model, slots, element, limits)
+                speech = await _load_speech(at, file, model, slots, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
             head = await read_rank_head(file, model, template)
             prompts, prompt = await _prompts(file)
@@ -477,6 +480,27 @@ def _vocabulary(file: ModelFile) -> Vocabulary | None:
     for problem in vocabulary_problems(file.metadata, rows):
         raise ModelError(problem)
     return open_vocabulary(file.metadata)
+
+
+async def _windows(
+    backend: Backend | Scheduler,
+    file: ModelFile,
+    model: SpeechDescription,
+    slots: int | None,
+    cache: DType,
+    limits: EngineLimits,
+) -> int:
+    """How many windows of speech are decoded together: what fits, if memory is short.
+
+    Raises:
+        MemoryShortage: it does not fit.
+    """
+    site = site_of(backend)
+    size = sum(tensor.nbytes for tensor in file.tensors.values())
+    if limits.memory is not None or is_short(site, size):
+        found = await fit_model(model, file, site, limits.memory, None, slots, cache)
+        return found.slots
+    return WINDOWS if slots is None else slots
 
 
 async def _load_speech(

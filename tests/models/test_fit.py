@@ -15,7 +15,7 @@ from models import picture_files, random_models, speech_file
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models import Fit, Host, MemoryShortage, TextModel, fit, load
+from aggml.models import Fit, Host, MemoryShortage, SpeechModel, TextModel, fit, load
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
 from aggml.models.engine import speculation
@@ -211,6 +211,33 @@ async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slot
             pass
         bounded(model.memory, said)
         assert model.memory.pages > 0
+
+
+async def test_a_model_of_speech_gets_as_many_windows_as_fit(tmp_path: Path) -> None:
+    speech_file.write_bin(path := tmp_path / "speech.bin")
+    one, two, most = [await fit(path, slots=n) for n in (1, 2, None)]
+    assert most.slots > 2
+    async with load(path) as model:
+        assert isinstance(model, SpeechModel)
+        assert model.slots == most.slots
+        bounded(model.memory, most)
+    async with load(path, memory=two.total + 1) as model:
+        assert isinstance(model, SpeechModel)
+        assert model.slots == (await fit(path, memory=two.total + 1)).slots == 2
+        await model.transcribe_all([np.zeros(16000, np.float32)] * 3)
+        bounded(model.memory, two)
+    with pytest.raises(MemoryShortage, match="are missing"):
+        await load(path, memory=one.total - 1)
+
+
+async def test_an_encoder_that_does_not_fit_is_not_loaded(tmp_path: Path) -> None:
+    path = random_models.write(tmp_path / "bert.gguf", "bert")
+    total = (await fit(path)).total
+    with pytest.raises(MemoryShortage) as e:
+        await load(path, memory=total - 1)
+    assert e.value.missing == 1
+    async with load(path, memory=total) as model:
+        assert len(await model.embed_ids([[1, 2, 3]])) == 1
 
 
 async def test_weights_that_several_names_share_count_once(small: Path) -> None:

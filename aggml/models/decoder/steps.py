@@ -7,7 +7,7 @@ one. Not here: how a graph is built (step.py), who runs it (decoder.py).
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import aggml
 from aggml import DType
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Steps"]
 
+LARGE: Final = 1 << 20  # bytes of results that count
+RESULTS: Final = 64 << 20
+
 
 class Steps:
     """Prepared steps by their shapes; for tasks of any event loop and thread.
@@ -31,7 +34,9 @@ class Steps:
     Args:
         site: where they are computed.
         builder: builds their graphs.
-        most: how many steps are kept; then the least recently used one is dropped.
+        most: how many steps are kept; then the least recently used one is dropped. Those with
+            large results, such as the logits of all tokens of a prompt, are dropped before: beside
+            the newest one they have at most `RESULTS` bytes.
     """
 
     def __init__(self, site: Site, builder: Builder, most: int) -> None:
@@ -93,12 +98,19 @@ class Steps:
             raise closed_error("Decoder")
         await self._site.prepare(step.graph)
         free_with(step, step.graph)
-        dropped = None
+        dropped = []
         with self._lock:
             self._kept[shape] = step
             if len(self._kept) > self._most:
-                dropped = self._kept.popitem(last=False)
-        del dropped  # its memory is freed here, without the lock
+                dropped.append(self._kept.popitem(last=False)[1])
+            if _results(step) >= LARGE:
+                room = RESULTS - _results(step)
+                for old, other in [*reversed(self._kept.items())][1:]:
+                    size = _results(other)
+                    room -= size if size >= LARGE else 0
+                    if size >= LARGE and room < 0:
+                        dropped.append(self._kept.pop(old))
+        del dropped  # their memory is freed here, without the lock
         return step
 
     def close(self) -> None:
@@ -123,3 +135,8 @@ class Steps:
             await self._site.host.alloc_async([x for x in (chosen, carried) if x is not None])
             kept = self._chosen[key] = chosen, carried
         return kept
+
+
+def _results(step: Step) -> int:
+    """Bytes of the logits or hidden states that a step brings here."""
+    return sum(x.nbytes for x in (step.logits, step.every) if x is not None)

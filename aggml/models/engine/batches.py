@@ -147,12 +147,13 @@ class _Call:
         queued: how many of its requests are in the queue.
         batch: the one that the task is computing.
         error: why a batch with a request of it failed.
+        parker: where the task sleeps; None: it did not have to so far.
     """
 
     __slots__ = ("batch", "caller", "error", "home", "left", "parker", "queued", "removed", "size")
 
     def __init__(self) -> None:
-        self.parker = Parker()
+        self.parker: Parker | None = None
         self.home = running_loop()
         self.caller = caller.get()
         self.left = self.size = self.queued = 0
@@ -314,20 +315,27 @@ class BatchEngine(Generic[T, R]):
                 with self._guard:
                     batch = self._begin(call)
                 if batch is not None:
-                    await self._drive(batch, call)
-                elif call.waits:
+                    await self._drive(batch, call, last=not todo)
+                elif call.waits and call.parker is not None:
                     await call.parker.park()
         finally:
-            self.gone.append(call)
-            self.sweep()
+            if not call.removed:
+                self.gone.append(call)
+                self.sweep()
         if call.error is not None:
             if isinstance(call.error, EngineError):
                 raise call.error
             raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
         return [cast("R", request.result) for request in requests]
 
-    async def _drive(self, batch: _Batch, call: _Call) -> None:
-        """Compute a batch and hand out its results."""
+    async def _drive(self, batch: _Batch, call: _Call, *, last: bool) -> None:
+        """Compute a batch and hand out its results.
+
+        Args:
+            batch: is computed by this task.
+            call: of this task.
+            last: whether it has no further items to add.
+        """
         begin = time.perf_counter()
         error: Exception | None = None
         computed = list(batch.requests)
@@ -354,11 +362,15 @@ class BatchEngine(Generic[T, R]):
             ready = self._answer(batch, call, error)
             if not ready:
                 self._end(call)
+                if last and not call.left:
+                    self._remove(call)
                 return
         woken = 0
         try:
             for other in ready:
                 woken += 1
+                if other.parker is None:
+                    continue  # it is awake, and will look
                 if other.home is call.home:
                     other.parker.unpark_here()
                 else:
@@ -368,7 +380,8 @@ class BatchEngine(Generic[T, R]):
                 await CHECKPOINT
         finally:
             for other in ready[woken:]:
-                other.parker.unpark()
+                if other.parker is not None:
+                    other.parker.unpark()
         with self._guard:
             self._end(call)
 
@@ -430,14 +443,20 @@ class BatchEngine(Generic[T, R]):
         if not call.waits:
             return None
         if not self._may_begin():
+            call.parker = call.parker or Parker()  # before anybody can look for it
             if call.queued:
                 self._parked.add(call)
             return None
-        queue = [x.about for x in self._queue]
-        places = choose(queue, self._full, time.monotonic(), self._shares)
-        batch = call.batch = _Batch([self._queue[i] for i in places])
-        taken = set(places)
-        self._queue = [x for i, x in enumerate(self._queue) if i not in taken]
+        chosen = self._queue
+        if len(chosen) > 1:
+            queue = [x.about for x in chosen]
+            places = choose(queue, self._full, time.monotonic(), self._shares)
+            chosen = [self._queue[i] for i in places]
+            taken = set(places)
+            self._queue = [x for i, x in enumerate(self._queue) if i not in taken]
+        else:
+            self._queue = []
+        batch = call.batch = _Batch(chosen)
         self._queued -= batch.size
         for request in batch.requests:
             request.call.queued -= 1
@@ -455,7 +474,7 @@ class BatchEngine(Generic[T, R]):
             if home in self._awake.calls:
                 continue
             call = next(iter(parked))
-            if call.parker.unpark():
+            if call.parker is None or call.parker.unpark():  # without one it is awake
                 self._parked.discard(call)
                 self._awake.add(call)
             else:  # its loop is closed, so nobody waits there any more

@@ -973,19 +973,51 @@ class Engine:
         stored = (
             0 if self.prefixes is None else self.prefixes.match(one.tokens, about=one.adapter.about)
         )
+        lowest = min(self.pages.free_slots, default=None)
         for slot, (held, about) in self._held.items():
             if about != one.adapter.about:
                 continue
             n = steps.common(held, one.tokens, len(one.tokens) - 1)
             if self._rows.states and (n < len(held) or not self.decoder.state_at(slot, n)):
                 continue
-            if n > max(best[1], stored, PAGE // 4):
+            # In the slot that it would have anyway it need not be copied.
+            least = stored - 1 if slot == lowest else stored
+            if n > max(best[1], least, PAGE // 4):
                 best = slot, n
         if best[0] is None and self._held:
+            # The graph of a step of one sequence depends on its slot. So requests that come one
+            # after the other have the lowest slot, unless what it holds would be lost.
+            if lowest is not None and self._keep_held(lowest, self._need(one)):
+                return lowest, 0
             # Rather a slot that holds nothing, or what was held longest: it is the first.
             free = [x for x in self.pages.free_slots if x not in self._held]
             return (min(free) if free else next(iter(self._held))), 0
         return best
+
+    def _keep_held(self, slot: int, pages: int) -> bool:
+        """Store what a free slot holds, before others get it; whether nothing of use is lost.
+
+        Args:
+            slot: a free one.
+            pages: that have to stay free.
+        """
+        held = self._held.get(slot)
+        if held is None:
+            return True
+        if self.prefixes is None:
+            return False
+        try:
+            free = max(0, self.pages.free - pages) * self.decoder.page_bytes()
+            self.prefixes.allowed = self.prefixes.nbytes + free
+            n = self.prefixes.keep(
+                held.tokens, slot, states=self._rows.states, tail=True, about=held.about
+            )
+            self._count_stored()
+        except Exception as error:  # of any class: it is nobody else's
+            if self._closing is None:
+                _log.warning("what a slot holds could not be stored: %s", error)
+            return False
+        return len(held.tokens) - n < PAGE // 4
 
     def _preempt(self, one: TextRequest) -> None:
         """Take the slot of a running request; it goes on later."""
@@ -1081,6 +1113,7 @@ class Engine:
             lower = min(self.pages.free_slots, default=highest)
             if lower >= highest:
                 return
+            self._keep_held(lower, self._need(one))
             try:
                 self.decoder.promise(lower, min(one.limit, self.decoder.ctx))
                 self.decoder.move(highest, lower, one.computed)

@@ -170,6 +170,9 @@ class PagedDecoder(Decoder):
         self._huge: list[HugePages] = []  # for each of `_maps`
         self.form: CacheForm = CacheForm.of(self.caches)
         self._lying = _group_caches(self.caches, self._homes())
+        rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
+        self._page_bytes = rows or self.caches.state_bytes
+        self._promised: dict[int, int] = {}  # slot: positions whose pages may be huge
         # Slots whose rows are being saved or loaded, as far as they are not known to be done.
         self._moving: deque[tuple[int, Future[Any]]] = deque()
         return [
@@ -398,9 +401,13 @@ class PagedDecoder(Decoder):
         """Note that the sequence in ``slot`` may grow to ``positions``, after `Pages.take`.
 
         Where these rows fill whole huge pages, they will lie in huge pages: attention over 32,768
-        positions then takes less time. The call takes 1 to 2 us for each cache.
+        positions then takes less time. The call takes 1 to 2 us for each cache, unless the slot was
+        promised as many before.
         """
         n = min(Pages.of(positions) * PAGE, self.ctx)
+        if n <= self._promised.get(slot, 0):
+            return
+        self._promised[slot] = n
         for huge, (_, places) in zip(self._huge, self._row_maps(), strict=True):
             for cache, offset in places:
                 begin = offset + slot * self.ctx * cache.nb[1]
@@ -413,6 +420,7 @@ class PagedDecoder(Decoder):
         step may use the slot meanwhile. A call is for one cache; the system takes 0.03 ms for 100
         positions of a layer.
         """
+        self._promised[slot] = min(self._promised.get(slot, 0), kept)
         found: list[Callable[[], object]] = []
         for (memory, caches), huge in zip(self._maps, self._huge, strict=True):
             for cache, offset in zip(caches, _places(caches), strict=False):
@@ -485,8 +493,7 @@ class PagedDecoder(Decoder):
 
     def page_bytes(self) -> int:
         """Bytes of one page, in all layers. In a model without keys a page is a whole state."""
-        rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
-        return rows or self.caches.state_bytes
+        return self._page_bytes
 
     def slack(self, sequences: int) -> int:
         """Bytes that are taken beyond the pages of so many sequences.

@@ -1,7 +1,8 @@
 """Prefixes: beginnings of prompts that are stored, so that later prompts need not compute them.
 
 What is stored is a tree. A node is a page of `PAGE` tokens, with its keys and values, or an end:
-the states at one exact position, with the keys and values behind the last whole page.
+the keys and values behind the last whole page, and the states at one exact position if there are
+any.
 
 Here: which beginnings are stored, and restoring them. Not here: their memory (page_memory.py,
 snapshots.py), the format of files (page_files.py), when the engine stores and restores
@@ -38,6 +39,7 @@ __all__ = ["Prefixes"]
 
 DIGEST: Final = 16  # bytes; a collision of two hashes is expected after 2^64 nodes
 TOKEN: Final = 4  # bytes
+LEAST_END: Final = PAGE // 4  # tokens behind the last page that are worth an end without states
 _OF_PAGE: Final = struct.Struct(f"={PAGE}i")
 
 
@@ -158,6 +160,8 @@ class Prefixes:
         """Forget everything."""
         self._memory = PageMemory(self._decoder.form, self.budget // self._page_bytes)
         self._nodes: OrderedDict[bytes, _Node] = OrderedDict()  # the least recently used first
+        # Ends without states, by the node before them and their first `LEAST_END` tokens.
+        self._tails: dict[tuple[bytes, bytes], set[_Node]] = {}
         self._trees: dict[bytes, _Node] = {}  # roots, by their keys
         self.nbytes = 0
 
@@ -210,7 +214,8 @@ class Prefixes:
         """
         with self._lock:
             path = self._path(tokens, len(tokens) - 1, about)
-            for depth in range(len(path), -1, -1):
+            last = 0 if self._decoder.has_states else len(path)
+            for depth in range(len(path), last - 1, -1):
                 for end in self._ends(path, tokens, depth, about):
                     if not end.good and not end.failed:
                         return end.snapshot
@@ -250,24 +255,45 @@ class Prefixes:
                     writes += self._decoder.load_rows(row, snapshot)
                 self._memory.note(page, count, writes)
             if end is not None and end.snapshot is not None:
-                self._decoder.load(slot, end.snapshot)
-                if row is not None and end.snapshot.n:  # keys and values behind the last page
-                    self._decoder.load_rows(row, end.snapshot)
+                snapshot = end.snapshot
+                if snapshot.states is None:
+                    snapshot = snapshot.part(snapshot.first, n - snapshot.first)
+                self._decoder.load(slot, snapshot)
+                if row is not None and snapshot.n:  # keys and values behind the last page
+                    self._decoder.load_rows(row, snapshot)
             self._touch([*path, end] if end is not None else path)
             return n
 
     def _find(self, tokens: Sequence[int], about: str) -> tuple[int, list[_Node], _Node | None]:
-        """How many tokens are stored; the nodes of their pages; the end, if there are states."""
+        """How many tokens are stored; the nodes of their pages; the end behind these, if any."""
         path = self._path(tokens, len(tokens) - 1, about)
         good = next((i for i, node in enumerate(path) if not node.good), len(path))
         if not self._decoder.has_states:
-            return good * PAGE, path[:good], None
+            return self._with_tail(path[:good], tokens, about)
         for depth in range(good, -1, -1):
             ends = [x for x in self._ends(path, tokens, depth, about) if x.good]
             if ends:
                 end = max(ends, key=lambda x: len(x.tokens))
                 return depth * PAGE + len(end.tokens) // TOKEN, path[:depth], end
         return 0, [], None
+
+    def _with_tail(
+        self, path: list[_Node], tokens: Sequence[int], about: str
+    ) -> tuple[int, list[_Node], _Node | None]:
+        """`_found` for keys and values: of an end the first tokens can be used, too."""
+        n, end = len(path) * PAGE, None
+        rest = _bytes_of(tokens[n : min(n + PAGE, len(tokens) - 1)])
+        before = path[-1] if path else self._trees.get(self._tree_key(about))
+        most = 0
+        for tail in () if before is None else self._alike(before, rest):
+            if tail.good and tail.tokens[: most + TOKEN] == rest[: most + TOKEN]:
+                most, end = _common(rest, tail.tokens), tail
+        return n + most // TOKEN, path, end
+
+    def _alike(self, before: _Node, own: bytes) -> list[_Node]:
+        """The ends without states behind a node that begin as these tokens do."""
+        those = self._tails.get((before.key, own[: LEAST_END * TOKEN]), ())
+        return [x for x in those if x.parent is before]
 
     def _ends(
         self, path: Sequence[_Node], tokens: Sequence[int], depth: int, about: str
@@ -314,8 +340,14 @@ class Prefixes:
     # -- storing
 
     def keep(
-        self, tokens: Sequence[int], slot: int, *, states: bool = False, about: str = ""
-    ) -> None:
+        self,
+        tokens: Sequence[int],
+        slot: int,
+        *,
+        states: bool = False,
+        tail: bool = False,
+        about: str = "",
+    ) -> int:
         """Queue reads of what a slot holds of a beginning and is not stored yet.
 
         That is the keys and values of all whole pages; with ``states`` also the states, which must
@@ -327,23 +359,32 @@ class Prefixes:
             tokens: what the slot has processed.
             slot: the sequence.
             states: whether to store the states, if the model has any.
+            tail: whether to store the keys and values behind the last page if there are no states.
+                They are not kept in files.
             about: as for `match`.
+
+        Returns:
+            How many of the tokens are stored, or being read.
         """
         with self._lock:
             decoder, n = self._decoder, len(tokens)
+            tail = tail and not decoder.has_states and n % PAGE >= LEAST_END
             states = states and decoder.state_at(slot, n)
             if not n or not (states or decoder.grows):
-                return
+                return 0
             whole = decoder.savable(slot, n) // PAGE
             root = self._tree(about)
             path = self._path(tokens, whole * PAGE, about)
             held = [root, *path]
+            end = None
             for node in held:
                 node.pins += 1
             try:
                 self._keep_pages(tokens, slot, whole, path, held)
-                if states and len(path) == n // PAGE and decoder.savable(slot, n) == n:
-                    end = self._keep_end(tokens, slot, held[-1])
+                if (
+                    (states or tail) and len(path) == n // PAGE and decoder.savable(slot, n) == n
+                ):  # fmt: skip
+                    end = self._keep_end(tokens, slot, held[-1], states=states)
                     self._touch([end] if end is not None else [])
                 self._touch(path)
             finally:
@@ -352,6 +393,7 @@ class Prefixes:
                 self._prune(held)
             if decoder.has_states:
                 self._memory.trim()
+            return n if end is not None else len(path) * PAGE
 
     def _keep_pages(
         self, tokens: Sequence[int], slot: int, whole: int, path: list[_Node], held: list[_Node]
@@ -421,11 +463,21 @@ class Prefixes:
         held.append(node)
         node.pins += 1
 
-    def _keep_end(self, tokens: Sequence[int], slot: int, parent: _Node) -> _Node | None:
-        """Store the states of a slot, and the keys and values behind the last page."""
+    def _keep_end(
+        self, tokens: Sequence[int], slot: int, parent: _Node, *, states: bool
+    ) -> _Node | None:
+        """Store the keys and values of a slot behind the last page, and its states."""
         n, form = len(tokens), self._decoder.form
         begin = n // PAGE * PAGE
         own = _bytes_of(tokens[begin:])
+        shorter = []
+        for tail in () if states else self._alike(parent, own):
+            if tail.tokens.startswith(own) and not tail.failed:
+                return tail
+            if own.startswith(tail.tokens) and not tail.pins:
+                shorter.append(tail)
+        for tail in shorter:
+            self._drop(tail)
         key = _hash(parent.key, b"states" + own)
         old = self._nodes.get(key)
         if old is not None:
@@ -434,13 +486,16 @@ class Prefixes:
             if not old.failed:
                 return old
             self._drop(old)
-        nbytes = form.state + (n - begin) * form.position + len(own)
+        nbytes = (form.state if states else 0) + (n - begin) * form.position + len(own)
         if not self._make_room(nbytes):
             return None
-        snapshot = self._decoder.save(slot, begin, n - begin, states=True)
+        snapshot = self._decoder.save(slot, begin, n - begin, states=states)
         node = _Node(key, parent, own, snapshot=snapshot, nbytes=nbytes)
         self._add(node)
-        self._write(node, n // PAGE)
+        if states:
+            self._write(node, n // PAGE)
+        else:
+            self._tails.setdefault((parent.key, own[: LEAST_END * TOKEN]), set()).add(node)
         return node
 
     def _add(self, node: _Node) -> None:
@@ -638,9 +693,19 @@ class Prefixes:
             parent = node.parent
             assert parent is not None
             parent.children.discard(node)
+            if node.is_end:
+                self._forget_tail(node, parent)
             if parent.children or parent.pins or parent.parent is None or parent.snapshot:
                 return
             node = parent
+
+    def _forget_tail(self, node: _Node, parent: _Node) -> None:
+        key = parent.key, node.tokens[: LEAST_END * TOKEN]
+        those = self._tails.get(key)
+        if those is not None:
+            those.discard(node)
+            if not those:
+                del self._tails[key]
 
     def _drop_tree(self, node: _Node) -> None:
         """Give up a node and all that follows it."""

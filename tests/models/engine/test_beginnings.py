@@ -112,6 +112,43 @@ async def test_the_next_turn_takes_the_answer_too(file: Path) -> None:
     assert found == await alone(file, turn, 10)
 
 
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_conversations_in_turns_compute_their_new_tokens_only(file: Path, slots: int) -> None:
+    """Each gets the slot of the one before, whose tokens behind the last page are stored first."""
+    prompts = [text(n, 60 + n) for n in (100, 23, 150)]
+    async with storing(file, slots=slots, cache="f32") as model:
+        fed = [0, 0, 0]
+        for n in (10, 21, 30):
+            for i, prompt in enumerate(prompts):
+                found, cached = await answer(model, prompt, n)
+                assert len(prompt) - 1 >= cached >= fed[i] - PAGE // 4
+                assert found == await alone(file, prompt, n, cache="f32")
+                fed[i] = len(prompt) + n - 1
+                prompts[i] = [*prompt, *found, *text(9, n + i)]
+
+
+async def test_requests_that_follow_each_other_have_the_graphs_of_the_first_one(
+    file: Path,
+) -> None:
+    async with storing(file, slots=4) as model:
+        decoder = engine_of(model).decoder
+        prepare, built = decoder.prepare_step, 0
+
+        async def count(shape: Any) -> Any:
+            nonlocal built
+            built += 1
+            return await prepare(shape)
+
+        decoder.prepare_step = count  # type: ignore[method-assign]
+        for seed in range(8):
+            await all_of(model, text(30, seed), 5)
+            if seed == 0:
+                first, built = built, 0
+        assert first > 0
+        assert not built
+
+
 @pytest.mark.parametrize("layout", STATES)
 async def test_the_next_turn_of_a_model_with_states_computes_the_new_tokens_only(
     tmp_path: Path, layout: str

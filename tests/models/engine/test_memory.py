@@ -19,6 +19,7 @@ import pytest
 from models import random_models
 from models.engine.running import all_of, alone, engine_of, running, text, until
 
+from aggml.models.decoder import steps as decoder_steps
 from aggml.models.errors import ModelError
 from aggml.models.kv.paging import PAGE
 
@@ -136,3 +137,20 @@ async def test_a_prompt_for_which_no_shared_rows_are_left_is_processed_in_its_sl
     for i, prompt in enumerate(asked):
         assert found[i] == await alone(file, prompt, 60)
     assert PAGE * 5 == 320
+
+
+async def test_logits_of_prompts_of_many_lengths_keep_few_large_results(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_steps, "LARGE", 1 << 12)
+    monkeypatch.setattr(decoder_steps, "RESULTS", 1 << 18)
+    async with running(file) as model:
+        lengths = (5, 20, 40, 60, 90, 120, 180, 250, 30)
+        wanted = {n: await model.logits(text(n, n)) for n in lengths}
+        largest = max(x.nbytes for x in wanted.values())
+        kept = engine_of(model).decoder._steps._kept.values()
+        sizes = [decoder_steps._results(x) for x in kept]
+        assert sum(sizes) <= max(2 * largest, 1 << 18)
+        assert sum(x.nbytes for x in wanted.values()) > 3 << 18
+        for n in lengths:
+            assert (await model.logits(text(n, n)) == wanted[n]).all()

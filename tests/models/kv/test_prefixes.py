@@ -21,7 +21,7 @@ from models.kv.running import PLACES, decoding, generated, prompt
 import aggml
 from aggml.models.kv import prefixes as prefixes_module
 from aggml.models.kv.paging import PAGE
-from aggml.models.kv.prefixes import Prefixes
+from aggml.models.kv.prefixes import LEAST_END, Prefixes
 from aggml.models.kv.snapshots import CacheForm, Snapshot, blank
 
 if TYPE_CHECKING:
@@ -164,13 +164,17 @@ def test_it_finds_what_a_naive_model_finds(
             tokens, about = tokens_of(what), what[2]
             fake.now = tokens, about
             before = len(fake.reads)
-            stored.keep(tokens, 0, states=flag, about=about)
+            n = stored.keep(tokens, 0, states=flag, tail=flag, about=about)
+            assert n <= len(tokens)
             new = fake.reads[before:]
             if states:
                 if flag and tokens:
                     naive.append((tokens, about, new))
             else:
                 naive += [(tokens[:end], about, new) for end in range(PAGE, len(tokens) + 1, PAGE)]
+                if flag:
+                    behind = len(tokens) // PAGE * PAGE + LEAST_END
+                    naive += [(tokens[:n], about, new) for n in range(behind, len(tokens) + 1)]
             if budget == 1 << 30:
                 for read in new:
                     read.error = ValueError() if what[1] == 70 else None
@@ -223,16 +227,17 @@ def test_the_longest_match_wins(
     stored = Prefixes(fake, 1 << 30)
     for drawn in kept:
         fake.now = tokens_of(drawn), drawn[2]
-        stored.keep(fake.now[0], 0, states=True, about=drawn[2])
+        n = stored.keep(fake.now[0], 0, states=True, tail=True, about=drawn[2])
+        assert len(fake.now[0]) - n < (1 if states else LEAST_END)
         for read in fake.reads:
             read.over = True
     for drawn in [*asked, *((x[0], x[1] + 1, x[2]) for x in kept)]:
         tokens, about = tokens_of(drawn), drawn[2]
-        step = 1 if states else PAGE
         wanted = 0
         for begin, of in ((tokens_of(x), x[2]) for x in kept):
-            ends = [len(begin)] if states else range(0, len(begin) + 1, step)
-            for end in ends:
+            behind = len(begin) // PAGE * PAGE + LEAST_END
+            pages = [*range(0, len(begin) + 1, PAGE), *range(behind, len(begin) + 1)]
+            for end in [len(begin)] if states else pages:
                 if of == about and end < len(tokens) and tokens[:end] == begin[:end]:
                     wanted = max(wanted, end)
         assert stored.match(tokens, about=about) == wanted
@@ -283,6 +288,27 @@ def test_tails_go_before_heads_and_the_least_recently_used_beginning_first() -> 
     assert stored.nbytes == stored.budget
 
 
+def test_an_end_without_states_serves_as_far_as_a_prompt_has_its_tokens() -> None:
+    """It takes the place of shorter ones, is not kept twice, and goes when memory is short."""
+    fake, stored = kept_in(1 << 20)
+    tokens = prompt(PAGE + 50, 1)
+    keep(fake, stored, tokens[: PAGE + 30], tail=True)
+    assert stored.match([*tokens[: PAGE + 20], 1, 2]) == PAGE + 20
+    assert stored.match([*tokens[: PAGE + LEAST_END - 1], 1, 2]) == PAGE
+    keep(fake, stored, tokens, tail=True)
+    assert len(stored) == 2  # the page and the longer end
+    reads = len(fake.reads)
+    keep(fake, stored, tokens[: PAGE + 40], tail=True)
+    assert len(fake.reads) == reads
+    assert stored.match([*tokens, 1]) == PAGE + 50
+    stored.shrink(stored.nbytes - 1)
+    assert stored.match([*tokens, 1]) == PAGE
+    keep(fake, stored, prompt(LEAST_END - 1, 2), tail=True)  # too short to be worth it
+    assert len(stored) == 1
+    stored.shrink(0)
+    assert not stored._tails
+
+
 def test_what_is_being_read_is_pending_and_not_matched() -> None:
     fake, stored = kept_in(1 << 20)
     tokens = fake.now[0]
@@ -321,7 +347,7 @@ def test_tokens_are_compared_even_if_all_hashes_are_equal(monkeypatch: pytest.Mo
         fake, stored = kept_in(1 << 20, rows=rows, states=states)
         for seed in range(6):
             tokens = prompt(PAGE + 9 * seed, seed)
-            keep(fake, stored, tokens, states=True)
+            keep(fake, stored, tokens, states=True, tail=True)
             for other in range(6):
                 asked = prompt(PAGE + 9 * other, other)
                 fake.loaded, fake.state = {}, None
