@@ -71,7 +71,7 @@ class Encoder:
 
     Attributes:
         vocabulary: how many tokens there are.
-        ranks: whether the file has a rank head.
+        ranks: how many numbers the file's rank head gives; 0: it has none.
         sparse: what a weight of a word is made of: "weights" of tokens (bge-m3), "terms" of a head
             that predicts masked words (SPLADE); None: the file has neither head.
         full: tokens of a full batch.
@@ -89,7 +89,8 @@ class Encoder:
         self.model = model
         self.weights: Mapping[str, Tensor] = weights
         self.vocabulary: int = weights["token_embd.weight"].ne[1]
-        self.ranks: bool = "cls.output.weight" in weights or "cls.weight" in weights
+        head = weights.get("cls.output.weight", weights.get("cls.weight"))
+        self.ranks: int = 0 if head is None else head.ne[1]
         self.sparse: Kind | None = None
         if "sparse.weight" in weights or "mlm.dense.weight" in weights:
             self.sparse = "weights" if "sparse.weight" in weights else "terms"
