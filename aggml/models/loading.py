@@ -434,7 +434,8 @@ async def _load_encoder(
     )  # load_weights tells what is missing
     weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
     prompts, prompt = await _prompts(file)
-    encoder = Encoder(backend, model, weights)
+    separator = None if tokenizer is None else tokenizer.parts_pairs
+    encoder = Encoder(backend, model, weights, separator=separator)
     labels = labels_of(file, model.architecture, encoder.ranks)
     return EncoderModel(
         encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt, labels=labels
