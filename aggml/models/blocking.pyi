@@ -118,6 +118,7 @@ class BlockingModel(BlockingObject):
     def embed_multi(self, texts: Sequence[str]) -> list[F32]: ...
     def embed_sparse(self, texts: Sequence[str]) -> list[dict[int, float]]: ...
     def rerank(self, query: str, documents: Sequence[str]) -> F32: ...
+    def classify(self, texts: Sequence[str]) -> F32: ...
     @property
     def closed(self) -> bool: ...
     @property
@@ -283,11 +284,30 @@ class BlockingTextModel(BlockingModel):
         deadline: float | None = None,
         adapter: str | None = None,
     ) -> F32: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: str | None = None,
+    ) -> F32: ...
+    def classify_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: str | None = None,
+    ) -> F32: ...
     def close(self) -> None: ...
 
 class BlockingEncoderModel(BlockingModel):
     architecture: str
     ctx: int
+    labels: tuple[str, ...]
     @property
     def width(self) -> int: ...
     @property
@@ -347,6 +367,12 @@ class BlockingEncoderModel(BlockingModel):
     def encode_pair(self, query: str, document: str) -> list[int]: ...
     def rerank_ids(
         self, pairs: Sequence[TokenIds], *, priority: int = 0, deadline: float | None = None
+    ) -> F32: ...
+    def classify(
+        self, texts: Sequence[str], *, priority: int = 0, deadline: float | None = None
+    ) -> F32: ...
+    def classify_ids(
+        self, sequences: Sequence[TokenIds], *, priority: int = 0, deadline: float | None = None
     ) -> F32: ...
 
 class BlockingEncoderDecoderModel(BlockingModel):

@@ -67,6 +67,7 @@ class EncoderModel(Model):
         tokenizer: text to token ids and back: ``encode``, ``decode``.
         ctx: tokens that a text may have.
         prompts, prompt: of the folder, as of `Model`.
+        labels: the names of the numbers of `classify`; empty: the file has no rank head.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class EncoderModel(Model):
         owned: Closing | None = None,
         prompts: Mapping[str, str] | None = None,
         prompt: str | None = None,
+        labels: Sequence[str] = (),
     ) -> None:
         self.architecture: str = encoder.model.architecture
         self.ctx: int = encoder.model.context_length
         super().__init__(encoder, tokenizer, owned, prompts, prompt)
+        self.labels: tuple[str, ...] = tuple(labels)
         self._encoder = encoder
         self._batches: BatchEngine[_Text, F32] = BatchEngine(
             self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2
@@ -415,7 +418,7 @@ class EncoderModel(Model):
     @property
     def ranks(self) -> bool:
         """Whether the file has a rank head, so that `rerank` works."""
-        return self._encoder.ranks
+        return self._encoder.ranks > 0
 
     def encode_pair(self, query: str, document: str) -> list[int]:
         """The tokens of a query and a document for `rerank_ids`, however many.
@@ -446,13 +449,66 @@ class EncoderModel(Model):
         ids = sequences_of("rerank_ids", "pairs", pairs, self.vocabulary_size)
         return await self._scores("rerank_ids", ids, *when)
 
+    async def classify(
+        self, texts: Sequence[str], *, priority: int = 0, deadline: float | None = None
+    ) -> F32:
+        """The numbers of the rank head for each text, one for each of `labels`, as they are.
+
+        Args:
+            texts: any number of texts; one longer than ``ctx`` tokens is cut.
+            priority: as for `embed`.
+            deadline: as for `embed`.
+
+        Returns:
+            float32 (len(texts), len(labels)).
+
+        Raises:
+            InvalidArgument: ``texts`` is no list of texts.
+            DeadlineError, EngineError: as for `embed`.
+            ModelError: the file has no rank head; no vocabulary.
+            InvalidState: the model is closed.
+
+        Cancellation: takes the texts back; the model stays usable.
+        """
+        self._check_open("classify")
+        when = urgency_of("classify", priority, deadline)
+        found = await self._encoded(text_list("classify", "texts", texts))
+        ids = [self._cut(x) for x in found]
+        return await self._numbers("classify", ids, *when)
+
+    async def classify_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32:
+        """`classify` for texts, or pairs from `encode_pair`, that are given as token ids.
+
+        Raises:
+            InvalidArgument: a sequence without tokens, an id that is not in the vocabulary.
+            DeadlineError, EngineError: as for `embed`.
+            ModelError: the file has no rank head; a sequence longer than ``ctx``.
+
+        Cancellation: takes the sequences back; the model stays usable.
+        """
+        self._check_open("classify_ids")
+        when = urgency_of("classify_ids", priority, deadline)
+        ids = sequences_of("classify_ids", "sequences", sequences, self.vocabulary_size)
+        return await self._numbers("classify_ids", ids, *when)
+
     async def _scores(
         self, what: str, pairs: Sequence[Sequence[int]], priority: int, deadline: float | None
     ) -> F32:
+        return (await self._numbers(what, pairs, priority, deadline))[:, 0]
+
+    async def _numbers(
+        self, what: str, sequences: Sequence[Sequence[int]], priority: int, deadline: float | None
+    ) -> F32:
         if not self.ranks:
             raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
-        found = await self._results(what, pairs, "rank", priority, deadline)
-        return np.array([ranks[0] for ranks in found], np.float32)
+        found = await self._results(what, sequences, "rank", priority, deadline)
+        return np.array(found, np.float32).reshape(len(found), len(self.labels))
 
 
 def _unit(vectors: F32) -> F32:

@@ -48,7 +48,7 @@ from aggml.models.kv.paging import PagedDecoder
 from aggml.models.kv.state_rows import Rewind
 from aggml.models.model import Model
 from aggml.models.rank_head import TEMPLATE as RERANK
-from aggml.models.rank_head import read_rank_head
+from aggml.models.rank_head import labels_of, read_rank_head
 from aggml.models.site import site_of
 from aggml.models.speech.voice import is_voice_file, load_voice
 from aggml.models.speech_model import SpeechModel
@@ -446,8 +446,12 @@ async def _load_encoder(
     )  # load_weights tells what is missing
     weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
     prompts, prompt = await _prompts(file)
-    encoder = Encoder(backend, model, weights)
-    return EncoderModel(encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt)
+    separator = None if tokenizer is None else tokenizer.parts_pairs
+    encoder = Encoder(backend, model, weights, separator=separator)
+    labels = labels_of(file, model.architecture, encoder.ranks)
+    return EncoderModel(
+        encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt, labels=labels
+    )
 
 
 async def _prompts(file: ModelFile) -> tuple[dict[str, str], str | None]:

@@ -251,6 +251,14 @@ class Model(ABC):
         """
         raise self._cannot("rerank", "has no rank head: load a reranker")
 
+    async def classify(self, texts: Sequence[str]) -> F32:
+        """The numbers of the rank head for each text, one for each class: float32 (texts, classes).
+
+        Raises:
+            Unsupported: the model has no rank head.
+        """
+        raise self._cannot("classify", "has no rank head: load a classifier or a reranker")
+
     @property
     def closed(self) -> bool:
         """Whether the model was closed."""

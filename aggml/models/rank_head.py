@@ -1,4 +1,4 @@
-"""RankHead: scores of a query and a document, from the hidden state of a decoder's last token.
+"""RankHead: scores of texts and of pairs of them, from the hidden state of a decoder's last token.
 
 Rerankers on decoders have a small matrix behind the last layer: one row for a score, or the rows of
 the answers "yes" and "no" (Qwen3-Reranker). Here: reading it, the score, the text of a pair. Not
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["TEMPLATE", "RankHead", "read_rank_head"]
+__all__ = ["TEMPLATE", "RankHead", "labels_of", "read_rank_head"]
 
 WEIGHT: Final = "cls.output.weight"
 BIAS: Final = "cls.output.bias"
 TEMPLATE: Final = "rerank"  # the name of the template of a query and a document
 #: Architectures whose head is the rows of "yes" and "no": the score is the probability of "yes".
 YES_OR_NO: Final = frozenset({"qwen3", "qwen3moe", "qwen3vl"})
+YES_NO: Final = ("yes", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,23 @@ class RankHead:
             softmax; else it is the number of the first row.
         template: the text of a pair, in which "{query}" and "{document}" stand; None: both texts
             follow each other.
+        labels: the names of the rows.
     """
 
     weight: F32
     bias: F32 | None
     probability: bool
     template: str | None
+    labels: tuple[str, ...] = ()
+
+    def numbers(self, hidden: F32) -> F32:
+        """The number of each row for one text.
+
+        Args:
+            hidden: the hidden state of its last token, (width,).
+        """
+        found: F32 = self.weight @ hidden
+        return found if self.bias is None else found + self.bias
 
     def score(self, hidden: F32) -> float:
         """The score of one pair.
@@ -60,9 +72,7 @@ class RankHead:
         Args:
             hidden: the hidden state of its last token, (width,).
         """
-        found = self.weight @ hidden
-        if self.bias is not None:
-            found = found + self.bias
+        found = self.numbers(hidden)
         if self.probability:
             powers = np.exp(found - found.max())
             return float(powers[0] / powers.sum())
@@ -97,6 +107,15 @@ class RankHead:
         return words.encode(text, special=False)
 
 
+def labels_of(file: ModelFile, architecture: str, count: int) -> tuple[str, ...]:
+    """The names of the numbers of a rank head; those that the file does not name have numbers."""
+    given = file.metadata.get(f"{architecture}.classifier.output_labels", ())
+    named = [str(x) for x in given] if isinstance(given, (list, tuple)) else []
+    if not named and count == 2 and architecture in YES_OR_NO:
+        named = list(YES_NO)
+    return tuple(named[i] if i < len(named) else f"LABEL_{i}" for i in range(count))
+
+
 async def read_rank_head(
     file: ModelFile, model: Description, templates: Mapping[str, str] | None
 ) -> RankHead | None:
@@ -123,4 +142,5 @@ async def read_rank_head(
         arrays[BIAS].reshape(-1) if BIAS in arrays else None,
         probability=model.architecture in YES_OR_NO and len(weight) > 1,
         template=(templates or {}).get(TEMPLATE),
+        labels=labels_of(file, model.architecture, len(weight)),
     )

@@ -887,6 +887,82 @@ class TextModel(Model):
         states = await self._arrays("rerank_ids", ids, "hidden", *when, choice)
         return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the numbers of `classify`; empty: the file has no rank head."""
+        return () if self._head is None else self._head.labels
+
+    async def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: str | None = None,
+    ) -> F32:
+        """The numbers of the rank head for each text, one for each of `labels`, as they are.
+
+        Args:
+            texts: any number of texts, none longer than ``ctx`` tokens.
+            priority: as of `embed`.
+            deadline: as of `embed`.
+            adapter: as of `embed`.
+
+        Returns:
+            float32 (len(texts), len(labels)).
+
+        Raises:
+            InvalidArgument: ``texts`` is no list of texts.
+            Unsupported: the file has no rank head.
+            ModelError, FullError, DeadlineError, InvalidState: as `rerank`.
+
+        Cancellation: ends the requests; the model stays usable.
+        """
+        self._check_open("classify")
+        when = _when("classify", priority, deadline)
+        choice = choice_of("classify", self._adapters, adapter)
+        self._rank_head("classify")
+        ids = await self._encoded(text_list("classify", "texts", texts))
+        return await self._numbers("classify", ids, *when, choice)
+
+    async def classify_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: str | None = None,
+    ) -> F32:
+        """`classify` for texts, or pairs from `encode_pair`, that are given as token ids.
+
+        Raises:
+            InvalidArgument: a sequence without tokens, an id that is not in the vocabulary.
+            Unsupported, ModelError, FullError, DeadlineError, InvalidState: as `classify`.
+
+        Cancellation: ends the requests; the model stays usable.
+        """
+        self._check_open("classify_ids")
+        when = _when("classify_ids", priority, deadline)
+        choice = choice_of("classify_ids", self._adapters, adapter)
+        self._rank_head("classify_ids")
+        ids = sequences_of("classify_ids", "sequences", sequences, self.vocabulary_size)
+        return await self._numbers("classify_ids", ids, *when, choice)
+
+    async def _numbers(
+        self,
+        what: str,
+        ids: Sequence[Sequence[int]],
+        priority: int,
+        deadline: float | None,
+        adapter: AdapterChoice,
+    ) -> F32:
+        head = self._rank_head(what)
+        states = await self._arrays(what, ids, "hidden", priority, deadline, adapter)
+        found = np.empty((len(states), len(head.labels)), np.float32)
+        for row, hidden in zip(found, states, strict=True):
+            row[:] = head.numbers(hidden[-1])
+        return found
+
     def _rank_head(self, place: str) -> RankHead:
         if self._head is None:
             raise Unsupported(

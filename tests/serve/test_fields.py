@@ -24,9 +24,11 @@ from aggml.serve.http.schema import (
     FORMS,
     OTHERS,
     Chat,
+    Classify,
     Completion,
     Embeddings,
     Rerank,
+    Score,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +44,16 @@ PATHS: dict[type, str] = {
     Chat: "chat/completions",
     Embeddings: "embeddings",
     Rerank: "rerank",
+    Score: "score",
+    Classify: "classify",
 }
 LEAST: dict[type, dict[str, Any]] = {
     Completion: {"prompt": "hello", "max_tokens": 6, **GREEDY},
     Chat: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, **GREEDY},
     Embeddings: {"input": "hello"},
     Rerank: {"query": "a b", "documents": ["c", "b c", "a"]},
+    Score: {"text_1": "a b", "text_2": ["c", "b c", "a"]},
+    Classify: {"input": ["a b", "c"]},
 }
 
 
@@ -69,7 +75,7 @@ async def test_each_field_is_built_harmless_or_refused(
     minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
+    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
     least = LEAST[form] | ({} if form in files else {"max_tokens": 2})
     built = [x.encode_name for x in msgspec.structs.fields(form)]
     async with serving(models=[files.get(form, file)]) as (_, client):
@@ -103,7 +109,7 @@ async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_stric
     minilm: Path, file: Path, ranker: Path, form: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
+    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
     models = [files.get(form, file)]
     async with serving(models=models) as (_, client):
         wanted = without_head(await client.post(path, json=LEAST[form]))
@@ -313,7 +319,7 @@ def test_every_field_of_every_form_is_described() -> None:
 async def test_what_cannot_be_is_refused_by_name(
     minilm: Path, file: Path, ranker: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
+    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
     async with serving(models=[files.get(form, file)]) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400
@@ -328,7 +334,8 @@ async def test_models_that_are_not_served_are_not_found(
 ) -> None:
     async with serving(models=[file, minilm, ranker]) as (_, client):
         for form, path in PATHS.items():
-            wrong = "ranker" if form in (Completion, Chat) else SMALL if form is Rerank else "gpt"
+            wrong = SMALL if form in (Rerank, Classify) else "gpt"
+            wrong = "ranker" if form in (Completion, Chat) else wrong
             for name in ("gpt-9", wrong, ""):
                 answer = await client.post(f"/v1/{path}", json=LEAST[form] | {"model": name})
                 assert answer.status_code == 404

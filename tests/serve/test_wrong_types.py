@@ -51,6 +51,8 @@ LEAST: Final[dict[str, dict[str, Any]]] = {
     "/embed_sparse": {"inputs": "a"},
     "/embedding": {"content": "a"},
     "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/score": {"text_1": "a", "text_2": "b"},
+    "/classify": {"input": "a"},
     "/completion": {"prompt": "a", "n_predict": 1},
     "/completions": {"prompt": "a", "n_predict": 1},
     "/infill": {"input_prefix": "a", "input_suffix": "b", "n_predict": 1},
@@ -94,7 +96,7 @@ async def test_a_value_of_any_type_is_taken_or_refused_by_name(
     kind, least = FORM_OF[path], LEAST[path]
     words = random_models.words("▁a", "▁b")
     file = write_small(tmp_path / "small.gguf")
-    if path == "/v1/rerank":
+    if path in ("/v1/rerank", "/score", "/classify"):
         file = random_models.write(tmp_path / "encoder.gguf", "bert-rank", words)
     if path == "/embed_sparse":
         file = random_folders.save(tmp_path / "terms", *head_of("bert", tied=True))

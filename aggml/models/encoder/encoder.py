@@ -15,7 +15,16 @@ import numpy as np
 
 from aggml import Backend, DeviceType, DType, InvalidArgument, gather
 from aggml.models.encoder.graph import Kind, Program, build, mask_of
-from aggml.models.encoder.packing import F32, Ids, PackingShape, divide, fill, pack, pack_apart
+from aggml.models.encoder.packing import (
+    F32,
+    Ids,
+    PackingShape,
+    divide,
+    fill,
+    pack,
+    pack_apart,
+    types_of,
+)
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Parts
@@ -67,11 +76,12 @@ class Encoder:
             backends that share its threads are opened, one for each thread.
         model: the description of the model.
         weights: by their names in the file, where `load_weights` has put them.
+        separator: the token of a pair behind which tokens are of type 1; None: all are of type 0.
         max_graphs: how many graphs are kept for each thread.
 
     Attributes:
         vocabulary: how many tokens there are.
-        ranks: whether the file has a rank head.
+        ranks: how many numbers the file's rank head gives; 0: it has none.
         sparse: what a weight of a word is made of: "weights" of tokens (bge-m3), "terms" of a head
             that predicts masked words (SPLADE); None: the file has neither head.
         multi: what vectors of tokens are: "multi" with a head for them (ColBERT), else "tokens".
@@ -84,13 +94,17 @@ class Encoder:
         model: EncoderDescription,
         weights: Mapping[str, Tensor],
         *,
+        separator: int | None = None,
         max_graphs: int = 64,
     ) -> None:
         self.site: Site = site_of(backend)
         self.model = model
         self.weights: Mapping[str, Tensor] = weights
         self.vocabulary: int = weights["token_embd.weight"].ne[1]
-        self.ranks: bool = "cls.output.weight" in weights or "cls.weight" in weights
+        head = weights.get("cls.output.weight", weights.get("cls.weight"))
+        self.ranks: int = 0 if head is None else head.ne[1]
+        types = weights.get("token_types.weight")
+        self._separator = separator if types is not None and types.ne[1] > 1 else None
         self.sparse: Kind | None = None
         if "sparse.weight" in weights or "mlm.dense.weight" in weights:
             self.sparse = "weights" if "sparse.weight" in weights else "terms"
@@ -211,6 +225,9 @@ class Encoder:
             for window, mask in program.masks.items():
                 inputs[mask] = mask_of(segments, window, distances=alibi)
                 await CHECKPOINT
+        if program.types is not None:
+            assert self._separator is not None
+            inputs[program.types] = types_of(part.packing, part.texts, self._separator)
         if program.chosen is not None:
             last = kind == "pooled" and self.model.pooling == "last"
             inputs[program.chosen] = part.chosen(last=last)
@@ -224,7 +241,10 @@ class Encoder:
             if program is not None:
                 programs.move_to_end(key)
                 return program
-        program = await build(self.model, self.weights, shape, kind, narrow=self._narrow)
+        program = await build(
+            self.model, self.weights, shape, kind, narrow=self._narrow,
+            typed=kind == "rank" and self._separator is not None,
+        )  # fmt: skip
         if self.lifetime.closed:
             raise closed_error("Encoder")
         await worker.site.prepare(program.graph)

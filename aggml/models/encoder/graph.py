@@ -48,7 +48,7 @@ class Program:
     """A graph for one shape and its inputs; an input that the graph does not use is None.
 
     Attributes:
-        ids, positions: i32 [tokens of all rows].
+        ids, positions, types: i32 [tokens of all rows].
         masks: f16 [tokens, tokens, 1, rows], by the window of the layers that use it.
         member: f32 [segments, tokens, rows], 1 where a token belongs to that text of its row.
         chosen: i32 [segments * rows], the token whose vector is the text's vector.
@@ -62,6 +62,7 @@ class Program:
     member: Tensor | None
     chosen: Tensor | None
     vectors: Tensor
+    types: Tensor | None = None
 
 
 def mask_of(
@@ -94,6 +95,7 @@ async def build(
     kind: Kind = "pooled",
     *,
     narrow: bool = False,
+    typed: bool = False,
 ) -> Program:
     """The graph of a part of a batch.
 
@@ -106,6 +108,7 @@ async def build(
             word in the vocabulary, by the head that predicts masked words: each row is one text;
             "weights": a number of each token; "multi": a vector of each, by a head for that.
         narrow: whether keys and values are bf16.
+        typed: whether the types of tokens are given; else all are of type 0.
     """
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
     total = rows * tokens
@@ -133,7 +136,8 @@ async def build(
     if mean or (kind == "terms" and shape.masked):
         member = member or given("member", DType.F32, segments, tokens, rows)
     part = Nodes(model, weights, masks, positions, shape, narrow=narrow)
-    x = part.embedded(ids)
+    types = given("types", DType.I32, total) if typed else None
+    x = part.embedded(ids, types)
     for i, layer in enumerate(model.layers):
         x = part.layer(i, layer, x)
         await checkpoint()
@@ -158,7 +162,7 @@ async def build(
     if kind == "pooled":
         for name in ("dense_2", "dense_3"):
             x = part.linear(name, x) if f"{name}.weight" in weights else x
-    return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x)
+    return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x, types)
 
 
 def _mask(member: Tensor, shape: PackingShape) -> Tensor:
@@ -208,12 +212,14 @@ class Nodes:
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
-    def embedded(self, ids: Tensor) -> Tensor:
-        """Embeddings of tokens, of token type 0 and of positions, as far as the model has them."""
+    def embedded(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+        """Embeddings of tokens, their types and positions, as far as the model has them."""
         w = self.weights
         x = ops.get_rows(w["token_embd.weight"], ids)
         kinds = w.get("token_types.weight")
-        if kinds is not None:
+        if kinds is not None and types is not None:
+            x = ops.add(x, ops.get_rows(kinds, types))
+        elif kinds is not None:
             x = ops.add(x, ops.view_1d(kinds, self.model.width, 0))
         if self.model.positions:
             assert self.positions is not None

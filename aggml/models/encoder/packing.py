@@ -25,6 +25,7 @@ __all__ = [
     "fill",
     "pack",
     "pack_apart",
+    "types_of",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -139,6 +140,16 @@ def _first_fit(lengths: Sequence[int], tokens: int) -> Packing:
         count[row] += 1
     segments = 1 << (max(count) - 1).bit_length()  # powers of 2: fewer different graphs
     return Packing(PackingShape(len(used), tokens, segments, masked=True), tuple(places))
+
+
+def types_of(packing: Packing, sentences: Sequence[Ids], separator: int) -> Ids:
+    """The types of all tokens: 1 behind the first ``separator`` of a sentence, else 0."""
+    found = np.zeros((packing.shape.rows, packing.shape.tokens), np.int32)
+    for (row, start, _), ids in zip(packing.places, sentences, strict=True):
+        at = int(np.argmax(ids == separator))
+        if ids[at] == separator:
+            found[row, start + at + 1 : start + len(ids)] = 1
+    return found.reshape(-1)
 
 
 def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:

@@ -106,9 +106,12 @@ class EncoderFile:
             self._sources.setdefault(name, (name,))
 
     def _add_types(self, model: EncoderDescription) -> None:
-        """Token type 0 becomes a part of the positions."""
+        """Token type 0 becomes a part of the positions, unless pairs have a type for the second."""
         names = ("position_embd.weight", "token_types.weight")
         two = [self.tensors.get(name) for name in names]
+        ranks = "cls.weight" in self.tensors or "cls.output.weight" in self.tensors
+        if ranks and two[1] is not None and two[1].ne[1] > 1:
+            return
         if model.positions and all(x is not None and x.dtype is DType.F32 for x in two):
             del self.tensors[names[1]]
             table = self.tensors[names[0]]

@@ -183,6 +183,13 @@ class JsonVocabulary(Vocabulary):
         what = f"tokens of {first[:40]!r} and {second[:40]!r}"
         return list(call_library(lambda: self._tokenizer.encode(first, second), what).ids)
 
+    @property
+    def parts_pairs(self) -> int | None:
+        """The token before the first one of type 1, as the file's post-processor says."""
+        pair = guarded(lambda: self._tokenizer.encode("a", "b"), "tokens of a pair")
+        at = next((i for i, kind in enumerate(pair.type_ids) if kind == 1), 0)
+        return pair.ids[at - 1] if at else None
+
     def special_token(self, text: str) -> int | None:
         """The special or added token with this text; None if there is none."""
         return self._added.get(text)

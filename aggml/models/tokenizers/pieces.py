@@ -64,6 +64,11 @@ class WordPiece(LibraryPieces):
             self.eos = 102
         self.add_bos = self.add_eos = True
 
+    @property
+    def parts_pairs(self) -> int | None:
+        """The token between both texts: BERT tells the second one apart by its type."""
+        return self.eos
+
     def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
         # A file marks the pieces that begin a word; the library marks the others. A piece with the
         # mark alone begins words, too.

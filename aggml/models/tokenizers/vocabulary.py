@@ -263,6 +263,11 @@ class Vocabulary(ABC):
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one, with the tokens that begin, part and end them."""
 
+    @property
+    def parts_pairs(self) -> int | None:
+        """The token of `encode_pair` behind which tokens are of type 1; None: all are of type 0."""
+        return None
+
     @abstractmethod
     def special_token(self, text: str) -> int | None:
         """The special token with this text, which no other tokens can give; None if none has it."""

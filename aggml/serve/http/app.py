@@ -1,8 +1,8 @@
 """The ASGI application: the routes of all protocols, keys, shares, ids of requests, errors.
 
-It runs under any server and on any loop. Not here: what a route does (openai.py, responses.py,
-anthropic.py, llama.py, ollama.py, operating.py), sessions over WebSockets (realtime.py), the models
-(service.py), starting a server (running.py).
+It runs under any server and on any loop. Not here: what a route does (openai.py, ranking.py,
+responses.py, anthropic.py, llama.py, ollama.py, operating.py), sessions over WebSockets
+(realtime.py), the models (service.py), starting a server (running.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.routing import Match, Route, WebSocketRoute
 
 from aggml import InvalidArgument
 from aggml.models import FullError
-from aggml.serve.http import anthropic, llama, ollama, openai, operating, responses
+from aggml.serve.http import anthropic, llama, ollama, openai, operating, ranking, responses
 from aggml.serve.http.cors import Cors
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.fields import IGNORED
@@ -40,8 +40,8 @@ __all__ = ["ENDPOINTS", "application"]
 RETRY: Final = 5  # seconds until a client should try again: another server may be up then
 ID: Final = "x-request-id"
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *openai.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS, *llama.ENDPOINTS,
-    *ollama.ENDPOINTS, *operating.ENDPOINTS,
+    *openai.ENDPOINTS, *ranking.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS,
+    *llama.ENDPOINTS, *ollama.ENDPOINTS, *operating.ENDPOINTS,
 )  # fmt: skip
 
 

@@ -111,6 +111,18 @@ class Exchange:
         assert isinstance(model, (EncoderModel, TextModel))
         return model
 
+    async def scorer(self, given: ModelRequest) -> EncoderModel | TextModel:
+        """The model that scores pairs of texts for this request: those that rank come first."""
+        if given.model is None and self.service.ranks:
+            return await self.ranker(given)
+        return await self.vector_model(given)
+
+    async def classifier(self, given: ModelRequest) -> EncoderModel | TextModel:
+        """The model that classifies texts for this request: encoders come first."""
+        model = await self._lease(given, [EncoderModel, TextModel], "classification", head="ranks")
+        assert isinstance(model, (EncoderModel, TextModel))
+        return model
+
     async def term_model(self, given: ModelRequest) -> EncoderModel:
         """The model that gives weights of words for this request."""
         model = await self._lease(given, [EncoderModel], "sparse embeddings", head="terms")

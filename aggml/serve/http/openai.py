@@ -1,8 +1,7 @@
-"""OpenAI's protocol: completions, chats, embeddings, rerank, transcriptions, models.
+"""OpenAI's protocol: completions, chats, embeddings, transcriptions, models.
 
-Rerank is in the form of Cohere and Jina, or of text-embeddings-inference. Not here: fields
-(schema.py), arguments of the models (generating.py), responses (responses.py), the order in which
-bytes are sent (sending.py).
+Not here: fields (schema.py), arguments of the models (generating.py), responses (responses.py),
+ranks and classes (ranking.py), the order in which bytes are sent (sending.py).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml.models import EncoderModel, EngineError, TextModel, ranked
+from aggml.models import EncoderModel, EngineError, TextModel
 from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
@@ -45,7 +44,6 @@ from aggml.serve.http.schema import (
     Pooling,
     RealtimeEvent,
     RequestError,
-    Rerank,
     TeiEmbed,
     TeiEmbedSparse,
     Transcription,
@@ -86,7 +84,6 @@ __all__ = [
     "one_model",
     "pooling",
     "realtime",
-    "rerank",
     "tei_embed",
     "tei_embed_sparse",
     "text_logprobs",
@@ -840,63 +837,6 @@ async def tei_embed_sparse(exchange: Exchange) -> Response:
     return as_json(data)
 
 
-async def rerank(exchange: Exchange) -> Response:
-    """Sort documents by how well they answer a query."""
-    given = await exchange.read(Rerank)
-    texts = given.found
-    if not texts:
-        raise RequestError(400, "the field 'documents' is missing", field="documents")
-    model = await exchange.ranker(given)
-    pairs = []
-    for i, text in enumerate(texts):
-        ids = await encode(model.encode_pair, given.query, text)
-        if not 0 < len(ids) <= model.ctx:
-            raise RequestError(
-                400, f"documents: document {i} and the query have {len(ids)} tokens, but the model "
-                f"takes 1 to {model.ctx}", field="documents", code="context_length_exceeded",
-            )  # fmt: skip
-        pairs.append(ids)
-        await checkpoint()
-    options: dict[str, Any] = {"priority": given.priority, "deadline": given.timeout}
-    if exchange.adapter is not None:
-        options["adapter"] = exchange.adapter
-    with anyio.fail_after(exchange.seconds(given)):
-        async with hung_up_cancels(exchange.request.receive):
-            scores = (await model.rerank_ids(pairs, **options)).tolist()
-    for i, score in enumerate(scores):
-        if not math.isfinite(score):
-            raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
-    found = ranked(scores, given.top_n)
-    if given.texts is not None and given.documents is None:
-        return as_json(
-            [
-                {"index": x.index, "score": x.score if given.raw_scores else _sigmoid(x.score)}
-                | ({"text": texts[x.index]} if given.return_text else {})
-                for x in found
-            ]
-        )
-    results: list[dict[str, object]] = []
-    for one in found:
-        result: dict[str, object] = {"index": one.index, "relevance_score": one.score}
-        if given.return_documents:
-            result["document"] = {"text": texts[one.index]}
-        results.append(result)
-    tokens = sum(map(len, pairs))
-    return as_json(
-        {
-            "id": f"rerank-{secrets.token_hex(12)}",
-            "object": "list",
-            "model": exchange.model,
-            "results": results,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-    )
-
-
-def _sigmoid(score: float) -> float:
-    return 1 / (1 + math.exp(-max(-700.0, score)))
-
-
 # -- speech
 
 
@@ -999,10 +939,6 @@ ENDPOINTS: Final = (
     Endpoint("/pooling", pooling, Pooling, aliases=("/v1/pooling",)),
     Endpoint("/embed", tei_embed, TeiEmbed),
     Endpoint("/embed_sparse", tei_embed_sparse, TeiEmbedSparse),
-    Endpoint(
-        "/v1/rerank", rerank, Rerank,
-        aliases=("/rerank", "/v2/rerank", "/v1/reranking", "/reranking"),
-    ),
     Endpoint(
         "/v1/audio/transcriptions", transcriptions, Transcription,
         aliases=("/audio/transcriptions",),

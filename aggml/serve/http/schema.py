@@ -29,6 +29,7 @@ __all__ = [
     "Call",
     "Chat",
     "ChosenFunction",
+    "Classify",
     "Completion",
     "ContentPart",
     "Detokenize",
@@ -73,6 +74,7 @@ __all__ = [
     "ResponsesRequest",
     "ResponsesText",
     "Sampling",
+    "Score",
     "StreamOptions",
     "StructuredOutputs",
     "TeiEmbed",
@@ -102,6 +104,7 @@ _Token = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 _Bias = Annotated[dict[_Token, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
 _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
+_Texts = str | Annotated[list[str], Meta(min_length=1, max_length=DOCUMENTS)]
 _Positive = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -572,6 +575,52 @@ class Rerank(ModelRequest, kw_only=True):
         """The texts of the documents."""
         given = self.texts if self.documents is None else self.documents
         return [x if isinstance(x, str) else x.text for x in given or ()]
+
+
+class Score(ModelRequest, kw_only=True):
+    """`/score`: how well texts fit to others, in pairs; the form of vLLM."""
+
+    text_1: Annotated[
+        _Texts, about("a text, or a list of them; `queries` and `data_1` are the same")
+    ]
+    text_2: Annotated[
+        _Texts,
+        about("a text, or a list of them: with one `text_1` all are scored with it, else there are "
+              "as many; `documents`, `items` and `data_2` are the same"),
+    ]  # fmt: skip
+    use_activation: Annotated[
+        bool | None,
+        about("false: the numbers of the rank head as they are; else they go through a sigmoid"),
+    ] = None
+    activation: Annotated[bool | None, about("its older name")] = None
+
+    @property
+    def activated(self) -> bool:
+        """Whether numbers become probabilities."""
+        given = self.activation if self.use_activation is None else self.use_activation
+        return given is not False
+
+
+class Classify(ModelRequest, kw_only=True):
+    """`/classify`: the class of each text; the form of vLLM."""
+
+    input: Annotated[Raw, about("a text, tokens, or up to 2,048 of them (`--max-inputs`)")]
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1)] | None,
+        about("cut a text to its first so many tokens; -1: to what the model takes"),
+    ] = None
+    use_activation: Annotated[
+        bool | None,
+        about("false: the numbers of the head as they are; else probabilities, by a softmax over "
+              "the classes, or a sigmoid if there is one class"),
+    ] = None  # fmt: skip
+    activation: Annotated[bool | None, about("its older name")] = None
+
+    @property
+    def activated(self) -> bool:
+        """Whether numbers become probabilities."""
+        given = self.activation if self.use_activation is None else self.use_activation
+        return given is not False
 
 
 class Transcription(ModelRequest, kw_only=True):
@@ -1091,7 +1140,8 @@ class OllamaShow(ModelRequest, kw_only=True):
 
 
 FORMS: Final[tuple[type[Struct], ...]] = (
-    Completion, Chat, ResponsesRequest, Embeddings, Rerank, Transcription, RealtimeEvent,
+    Completion, Chat, ResponsesRequest, Embeddings, Rerank, Score, Classify, Transcription,
+    RealtimeEvent,
     AnthropicRequest, AnthropicCount, LlamaCompletion, Infill, Tokenize, Detokenize, Template,
     LlamaEmbedding, Pooling, TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate,
     OllamaEmbed, OllamaShow,
@@ -1129,6 +1179,11 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "reasoning_budget": ("thinking_budget",),
     "continue_final": ("continue_final_message",),
     "stop_sequences": ("stop",),
+    "queries": ("text_1",),
+    "data_1": ("text_1",),
+    "documents": ("text_2",),
+    "items": ("text_2",),
+    "data_2": ("text_2",),
 }
 
 

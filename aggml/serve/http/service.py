@@ -319,6 +319,11 @@ class Service:
         """Whether a model of a class is served, as far as is known."""
         return any(x.kind is not None and issubclass(x.kind, kind) for x in self.entries)
 
+    @property
+    def ranks(self) -> bool:
+        """Whether a model with a rank head is served, as far as is known."""
+        return any("ranks" in x.heads for x in self.entries)
+
     def languages(self, name: str | None) -> tuple[str, ...]:
         """The languages of a model of speech, or of the first one; empty: it is not loaded."""
         for entry in self.entries:
