@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from serve.support import GREEDY, PATIENCE, SMALL, engine_of, events, serving, started
 
-from aggml.models import ModelError
+from aggml.models import DeadlineError, FullError, ModelError
 from aggml.models.small import write_small
 from aggml.serve.http import Options, application
-from aggml.serve.http.forms import event_of
+from aggml.serve.http.forms import Failure, event_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -349,3 +349,10 @@ async def test_requests_that_find_a_free_slot_are_not_refused_for_the_queue(
         assert (await client.post("/v1/completions", json=several)).status_code == 200
         answer = await client.post("/v1/completions", json=several | {"n": 10})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+
+
+@pytest.mark.parametrize(
+    "error", [DeadlineError("[generate] too late"), FullError("[generate] too late", 1)]
+)
+def test_clients_get_no_names_of_calls_in_python(error: Exception) -> None:
+    assert Failure(error).message == "too late"

@@ -7,6 +7,7 @@ on the device (test_engine.py), transfers that fail (test_beginnings.py), random
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from aggml.models.text_model import TextModel
 
-MESSAGE = "the computation failed: nobody expects this"
+MESSAGE = "[generate] the computation failed: nobody expects this"
 #: Where a turn may fail; any of these calls.
 PLACES = [
     (steps, "planned"),
@@ -140,7 +141,7 @@ async def test_an_error_when_a_request_is_let_in_is_its_own(
         found = [(await anext(stream)).id]
         with monkeypatch.context() as patch:
             broken = Broken(patch, place, name)
-            with pytest.raises(EngineError, match=MESSAGE):
+            with pytest.raises(EngineError, match=re.escape(MESSAGE)):
                 await all_of(model, text(150, 3), 4)
         assert broken.failed
         found += [x.id async for x in stream]
@@ -192,7 +193,7 @@ async def test_a_turn_that_fails_again_and_again_ends_each_request_and_stops_not
     ended = []
 
     async def one(model: TextModel) -> None:
-        with pytest.raises(EngineError, match=MESSAGE):
+        with pytest.raises(EngineError, match=re.escape(MESSAGE)):
             await all_of(model, [1, 5, 9], 3)
         ended.append(model)
 
