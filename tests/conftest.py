@@ -6,6 +6,7 @@ other helpers (support.py), which tests run alone or are left out (workers.py).
 
 from __future__ import annotations
 
+import asyncio.constants
 import asyncio.format_helpers
 import gc
 import logging
@@ -56,23 +57,29 @@ hypothesis.settings.load_profile("aggml")
 
 # asyncio in debug mode notes the stack where each future, task and callback was made: with the
 # frames of pytest below, 0.2 ms each, twenty times what the loop itself takes. Three frames are
-# enough to name the place. Futures and tasks call the first function from C without arguments, so
-# only its defaults reach them.
+# enough to name the place; for a coroutine, which only a warning names, one.
 STACK_DEPTH = 3
-traceback.extract_stack.__defaults__ = (None, STACK_DEPTH)
+asyncio.constants.DEBUG_STACK_DEPTH = 1  # type: ignore[misc]
 
 
 def last_frames(f: FrameType | None = None, limit: int | None = None) -> StackSummary:
-    """As asyncio's own function, which also asks the system whether each file has changed."""
+    """As `traceback.extract_stack`, which also asks the system whether each file has changed.
+
+    All names here are names of the module `traceback`, too.
+    """
     found: list[FrameSummary] = []
     at: FrameType | None = f if f is not None else sys._getframe(1)
-    while at is not None and len(found) < (limit or STACK_DEPTH):
+    while at is not None and (limit is None or len(found) < limit):
         code = at.f_code
         found.append(FrameSummary(code.co_filename, at.f_lineno, code.co_name, lookup_line=False))
         at = at.f_back
     return StackSummary(found[::-1])
 
 
+# Futures and tasks call this function from C without arguments, and have had it since asyncio was
+# imported, so only its code and its defaults can be replaced.
+traceback.extract_stack.__code__ = last_frames.__code__
+traceback.extract_stack.__defaults__ = last_frames.__defaults__ = (None, STACK_DEPTH)
 asyncio.format_helpers.extract_stack = last_frames
 
 #: Functions in C, and how a task goes on.

@@ -24,6 +24,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    speech_file.shorten(monkeypatch, 24)
+
+
 def wav(rate: int = 8000) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as made:
@@ -39,6 +44,7 @@ def audio(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("short")
 def test_a_recording_becomes_json(model: Path, audio: Path) -> None:
     """The text of random weights has no meaning, so the form is checked, at any sample rate."""
     told = json.loads(run("transcribe", model, audio, "--language", "de", "--json")[0])
@@ -74,6 +80,7 @@ def test_files_that_are_no_sound_are_told_in_one_line(model: Path, tmp_path: Pat
         assert re.search(message, err)
 
 
+@pytest.mark.usefixtures("short")
 def test_raw_samples_of_standard_input_are_heard(model: Path) -> None:
     samples = np.repeat(speech_file.sound(1)[:, None], 2, axis=1)
     options = ["--raw", "--rate", "8000", "--channels", "2", "--language", "en", "--json"]
@@ -88,6 +95,7 @@ def test_raw_samples_of_standard_input_are_heard(model: Path) -> None:
     assert "standard input" in err
 
 
+@pytest.mark.usefixtures("short")
 def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
     out, _ = run("transcribe", model, audio, "--words", "--language", "en")
     assert all(re.match(r"\d+\.\d\d \d+\.\d\d \S", line) for line in out.splitlines())
@@ -117,6 +125,7 @@ def test_a_file_of_sound_is_no_raw_samples(model: Path, audio: Path) -> None:
         assert "standard input begins with b'RIFF', as a file of sound does" in err
 
 
+@pytest.mark.usefixtures("short")
 def test_a_sound_that_goes_on_is_listened_to(model: Path, tmp_path: Path) -> None:
     samples = (speech_file.sound(3) * 32767).astype("<i2").tobytes()
     out, _ = run("listen", model, "--language", "en", "--json", given=samples)

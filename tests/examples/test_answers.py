@@ -35,6 +35,7 @@ def test_spoken_questions_are_answered(
     sound = tmp_path / "a.wav"
     sound.write_bytes(file.getvalue())
     speech_file.write_bin(tmp_path / "whisper.bin")
+    speech_file.shorten(monkeypatch, 24)
     small = str(write_small(tmp_path / "small.gguf"))
     files = [str(voice_file.write(tmp_path / "vad.safetensors")), str(tmp_path / "whisper.bin")]
     monkeypatch.chdir(tmp_path)

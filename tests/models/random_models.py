@@ -6,6 +6,8 @@ recorded (reference/, made by benchmarks/make_logits.py).
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 #: Encoders that have a norm of this name after the last layer.
 WITH_LAST_NORM: Final = ("modern-bert", "eurobert", "gemma-embedding")
 REFERENCE: Final = Path(__file__).with_name("reference")
+
+#: The metadata of a file without a vocabulary.
+NO_WORDS: Final[Mapping[str, Any]] = {"tokenizer.ggml.model": "no_vocab"}
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
     "llama": Layout("llama", whole=OUTPUT),
@@ -365,11 +370,29 @@ def metadata_of(name: str) -> dict[str, Any]:
 
 def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) -> Path:
     """Write a file of one layout, with the metadata of a vocabulary or without one."""
+    if not vocabulary:
+        path.unlink(missing_ok=True)  # a model may still have the file mapped
+        path.write_bytes(_without_vocabulary(name))
+    else:
+        _write(path, name, vocabulary)
+    return path
+
+
+@functools.lru_cache(16)
+def _without_vocabulary(name: str) -> bytes:
+    """The file of a layout: many tests in a row ask for the same one, which takes 10 ms to make."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        _write(path, name, NO_WORDS)
+        return path.read_bytes()
+
+
+def _write(path: Path, name: str, vocabulary: Mapping[str, Any]) -> None:
     layout = _layout(name)
     with aggml.GGUFWriter(path) as writer:
         for key, value in metadata_of(name).items():
             writer.add(key, value)
-        for key, value in (vocabulary or {"tokenizer.ggml.model": "no_vocab"}).items():
+        for key, value in (vocabulary or NO_WORDS).items():
             writer.add(key, value)
         if name in ENCODERS:
             writer.add("tokenizer.ggml.token_type_count", 2)
@@ -379,7 +402,6 @@ def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) ->
                 writer.add_tensor(tensor, values)
             else:
                 writer.add_tensor(tensor, aggml.quantize(values, kind), kind)
-    return path
 
 
 def words(*known: str) -> dict[str, Any]:

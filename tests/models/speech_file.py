@@ -16,15 +16,17 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from aggml.models.speech.features import filters
+from aggml.models.speech.windows import Windows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy.typing as npt
+    import pytest
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["BANDS", "sound", "weights", "write_bin", "write_folder"]
+__all__ = ["BANDS", "shorten", "sound", "weights", "write_bin", "write_folder"]
 
 WIDTH, LAYERS, HEARD, WRITTEN, BANDS = 128, 2, 1500, 448, 80
 VOCABULARY: Final = 51865
@@ -38,6 +40,20 @@ def sound(seconds: float) -> F32:
     found: F32 = (np.sum(tones, axis=0) / 4).astype(np.float32)
     found.flags.writeable = False
     return found
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Windows of at most so many tokens in a test: with random weights no window ends by itself.
+
+    A whole window is 224 tokens at each of six temperatures, as none of the texts is believed.
+    """
+    made = Windows.__init__
+
+    def shorter(self: Windows, *given: Any) -> None:
+        made(self, *given)
+        self.most = most
+
+    monkeypatch.setattr(Windows, "__init__", shorter)
 
 
 def weights() -> dict[str, F32]:

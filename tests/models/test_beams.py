@@ -17,7 +17,6 @@ import aggml
 from aggml import InvalidArgument
 from aggml.models import SpeechModel, read_wav
 from aggml.models.speech.beams import Beams
-from aggml.models.speech.windows import Windows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,13 +83,7 @@ def test_moves_tell_where_each_text_comes_from() -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Windows.__init__
-
-    def shorter(self: Windows, *given: Any) -> None:
-        made(self, *given)
-        self.most = 10
-
-    monkeypatch.setattr(Windows, "__init__", shorter)
+    speech_file.shorten(monkeypatch, 10)
 
 
 @pytest.mark.usefixtures("short")

@@ -71,7 +71,7 @@ def written(path: Path, layout: str, key: str, value: Any) -> Path:
     key = f"{metadata['general.architecture']}.{key}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(random_models, "metadata_of", lambda _: metadata | {key: value})
-        return random_models.write(path / "model.gguf", layout)
+        return random_models.write(path / "model.gguf", layout, random_models.NO_WORDS)
 
 
 @pytest.mark.parametrize(("layout", "key", "value"), WRONG, ids=str)

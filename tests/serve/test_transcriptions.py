@@ -19,7 +19,6 @@ from serve.support import serving
 
 import aggml
 from aggml.models.speech.subtitles import as_srt, as_text, as_vtt
-from aggml.models.speech.windows import Windows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of at most 12 tokens: with random weights no window ends by itself."""
-    made = Windows.__init__
-
-    def shorter(self: Windows, *given: Any) -> None:
-        made(self, *given)
-        self.most = 12
-
-    monkeypatch.setattr(Windows, "__init__", shorter)
+    speech_file.shorten(monkeypatch, 12)
 
 
 def wav(seconds: float = 1.0) -> bytes:
