@@ -2,7 +2,7 @@
 
 A step computes one token of each sequence that runs, and a chunk of the prompts that wait: one pass
 over the weights serves both. Whoever waits for a token drives the engine: it has no task and no
-thread. Here, from top to bottom: those who wait, a turn, what comes next, who runs, memory, results.
+thread. Here, from top to bottom: those who wait, a turn, what is next, who runs, memory, results.
 Not here: who is admitted (policy.py), which tokens a step computes (steps.py), requests
 (requests.py), keys, values and states (../kv/), the arguments of users (options.py).
 """
