@@ -20,6 +20,7 @@ import numpy as np
 
 from aggml import InvalidArgument
 from aggml.pipeline.urgency import current_urgency
+from aggml.process.foreign import fit_line
 
 __all__ = [
     "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "is_text", "iterate_ids",
@@ -40,8 +41,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:
         text = "a value that cannot be shown"
-    text = " ".join(text[: 4 * SHOWN].split())  # an array has several lines
-    text = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    text = fit_line(text, SHOWN)
     return text if isinstance(value, str) or value is None else f"{text} ({type(value).__name__})"
 
 

@@ -17,7 +17,7 @@ from aggml.models.lifetime import closed_error
 from aggml.process.alive import there
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
     from aggml import Future, Graph, Tensor
 
@@ -27,22 +27,21 @@ __all__ = ["CLOSED", "Site", "computing", "free_with", "site_of", "unplace"]
 class Site:
     """A backend or a scheduler, or neither: the site of a model that is closed.
 
-    `run` is that of the backend or the scheduler itself: both queue a graph and return its Future.
-    What only one of them does is here. A scheduler forgets a graph; a backend has nothing to
-    forget but the graph's memory. And a scheduler has memory of its own for values of its graphs.
+    Both queue a graph and return its Future, so `run` is theirs. What only one of them does is
+    here. A scheduler forgets a graph; a backend has nothing to forget but the graph's memory. And a
+    scheduler has memory of its own for values of its graphs.
 
     Attributes:
         backends: in order of priority; none if the site is closed.
-        run: queues a run of a graph, see `Backend.run`.
     """
 
     def __init__(self, computer: Backend | Scheduler | None) -> None:
         self._computer = computer
         self._prepared: weakref.WeakSet[Graph] = weakref.WeakSet()
         self.backends: tuple[Backend, ...] = ()
-        self.run: Callable[..., Future[Any]] = _refuse_run
+        self._run: Callable[..., Future[Any]] = _refuse_run
         if computer is not None:
-            self.run = computer.run
+            self._run = computer.run
             self.backends = computer.backends if isinstance(computer, Scheduler) else (computer,)
 
     @property
@@ -69,6 +68,15 @@ class Site:
             raise closed_error("aggml.models")
         await self._computer.prepare(graph)
         self._prepared.add(graph)
+
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        """Queue a run of a graph: `Backend.run`, or `Scheduler.run`."""
+        return self._run(graph, inputs, outputs)
 
     def forget(self, graph: Graph) -> None:
         """Free the memory that `prepare` allocated; if the graph is running, when that run ends."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from aggml.process.foreign import short
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -134,8 +136,9 @@ def unread_problems(hp: Hyperparameters, *, causal: bool) -> Iterator[str]:
             and not _is_neutral(name, value)
             and not _follows(hp, name, value, causal=causal)
         ):
+            plain = value.tolist() if isinstance(value, np.ndarray) else value
             yield (
-                f"{hp.architecture}.{name} is {_shown(value)}, which is not carried out for a "
+                f"{hp.architecture}.{name} is {short(plain)}, which is not carried out for a "
                 f"model of the architecture {hp.architecture!r}: its results would be wrong"
             )
 
@@ -232,8 +235,3 @@ def _is_whole(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

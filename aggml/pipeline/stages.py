@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aggml.errors import AggmlError, InvalidArgument
+from aggml.process.foreign import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,12 +51,7 @@ class StageError(AggmlError, RuntimeError):
 
 def shown(item: object) -> str:
     """A value for a message: short, in one line, whatever it is."""
-    try:
-        text = repr(item)
-    except Exception:
-        return f"of type {type(item).__name__}"
-    text = " ".join(text[: 4 * SHOWN].split())  # an array has several lines
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return short(item, SHOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Foreign exceptions: of other people's classes, any method of which may raise.
+"""Foreign objects: of other people's classes, any method of which may raise.
 
-Here: what they say, what they are, and logging them, without trusting one of their methods. Not
+Here: texts of objects and exceptions for messages, and logging, without trusting their methods. Not
 here: exceptions of ours that stand for them (stream/failures.py).
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["UNTOLD", "describe", "kind_of", "report", "show", "text_of"]
+__all__ = ["UNTOLD", "describe", "fit_line", "kind_of", "report", "short", "show", "text_of"]
 
 _log = logging.getLogger("aggml")
 
@@ -33,6 +33,17 @@ def kind_of(thing: object) -> str:
 def show(thing: object) -> str:
     """The ``repr`` of an object, or the name of its class; Unicode without surrogates."""
     return _ask_safely(repr, thing)
+
+
+def short(thing: object, most: int = 60) -> str:
+    """`show` in one line of at most ``most`` characters."""
+    return fit_line(show(thing), most)
+
+
+def fit_line(text: str, most: int) -> str:
+    """The beginning of a text in one line of at most ``most`` characters."""
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def text_of(exception: BaseException) -> str:

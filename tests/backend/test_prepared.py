@@ -109,7 +109,7 @@ def test_each_run_has_results_of_its_own_and_lets_go_of_what_it_was_given(
     assert be.stream.native.kept == 0
 
 
-def test_words_that_differ_in_shape_or_reuse_are_other_words(be: aggml.Backend) -> None:
+def test_runs_that_differ_in_shape_or_reuse_are_prepared_apart(be: aggml.Backend) -> None:
     graph, _ = doubled(be, (3, 2))
     value = np.ones((2, 3), np.float32)
     for _ in range(2):

@@ -39,9 +39,9 @@ class CUDABufferType(BufferType):
 
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         self.name: str = device.name
-        self.device: Device = device
+        self.device = device
         self.native = native
-        self.aside: Aside | None = aside
+        self.aside = aside
 
     def alloc_size(self, tensor: Tensor) -> int:
         """``nbytes``; for quantized types plus what pads the last row to a multiple of 512."""
@@ -79,7 +79,7 @@ class PinnedBufferType(HostBufferType):
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         super().__init__("CUDA_Host", device)
         self.native = native
-        self.aside: Aside | None = aside
+        self.aside = aside
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes. Slow (milliseconds): allocate once, in a thread.

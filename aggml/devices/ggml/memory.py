@@ -45,11 +45,11 @@ class GgmlBufferType(BufferType):
 
     def __init__(self, device: GgmlTarget, alignment: int, max_size: int) -> None:
         self.name: str = device.name
-        self.device: GgmlTarget = device
+        self.device = device
         self.alignment = alignment
         self._ggml = device
         self._max_size = max_size
-        self.aside: Aside | None = Aside(device.name)
+        self.aside = Aside(device.name)
 
     @property
     def max_size(self) -> int:

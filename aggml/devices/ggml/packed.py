@@ -39,8 +39,8 @@ class PackedType(BufferType):
     def __init__(
         self, device: GgmlTarget, index: int, name: str, alignment: int, split: bool = False
     ) -> None:
-        self.name: str = f"{device.name}:{name}"
-        self.device: GgmlTarget = device
+        self.name = f"{device.name}:{name}"
+        self.device = device
         self.alignment = alignment
         self.owner = device
         self.split = split

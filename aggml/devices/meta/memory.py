@@ -108,7 +108,7 @@ class MetaBufferType(BufferType):
         split: Callable[[Tensor], SplitState | None] | None = None,
     ) -> None:
         self.name: str = device.name
-        self.device: Device = device
+        self.device = device
         self._owner = device
         self.types: tuple[BufferType, ...] = tuple(types)
         self._shares = tuple(shares)

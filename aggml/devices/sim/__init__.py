@@ -51,7 +51,7 @@ class SimBufferType(BufferType):
 
     def __init__(self, device: SimDevice, alignment: int) -> None:
         self.name: str = device.name
-        self.device: SimDevice = device
+        self.device = device
         self.alignment = alignment
         self._sim = device
 

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.errors import ModelError
+from aggml.process.foreign import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -254,7 +255,7 @@ def check_types(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         told = TYPES.get(name)
         if value is not None and told is not None and not told[1](value):
-            raise ModelError(f"config.json has {name} = {_shown(value)}, expected was {told[0]}")
+            raise ModelError(f"config.json has {name} = {short(value)}, expected was {told[0]}")
 
 
 #: The settings of rotary positions that are carried out.
@@ -279,7 +280,7 @@ def check_rope(rope: Mapping[str, Any]) -> None:
         ModelError: for the first one.
     """
     for name, value in rope.items():
-        place = f"config.json has {name} = {_shown(value)} among its settings of rotary positions"
+        place = f"config.json has {name} = {short(value)} among its settings of rotary positions"
         if value is None:
             continue
         if name in _ROPE_NUMBERS:
@@ -320,15 +321,10 @@ def refuse_unread(
         if name == "layer_types" and value == usual:
             continue
         raise ModelError(
-            f"config.json has {name} = {_shown(value)}, which is not carried out for a model of "
+            f"config.json has {name} = {short(value)}, which is not carried out for a model of "
             f"the architecture {architecture!r}: its results would be wrong"
         )
 
 
 def _unread(values: Mapping[str, Any], read: set[str]) -> Iterator[str]:
     return (name for name, value in values.items() if name not in read and value is not None)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

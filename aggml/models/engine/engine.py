@@ -1,10 +1,10 @@
 """The engine: requests of any number of tasks share the steps of one model (docs/engine.md).
 
-A step computes one token of each sequence that runs, and beside them a chunk of the prompts that
-wait. One pass over the weights serves both. Whoever waits for a token drives the engine: there is
-no task and no thread of its own. Here: carrying out what the policy decides. Not here: who is
-admitted (policy.py), which tokens a step computes (steps.py), the state of a request (requests.py),
-keys, values and states (../kv/), the arguments of users (options.py).
+A step computes one token of each sequence that runs, and a chunk of the prompts that wait: one pass
+over the weights serves both. Whoever waits for a token drives the engine: it has no task and no
+thread. Here, from top to bottom: those who wait, a turn, what is next, who runs, memory, results.
+Not here: who is admitted (policy.py), which tokens a step computes (steps.py), requests
+(requests.py), keys, values and states (../kv/), the arguments of users (options.py).
 """
 
 from __future__ import annotations

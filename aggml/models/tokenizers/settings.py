@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.errors import ModelError
+from aggml.process.foreign import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -232,7 +233,7 @@ def _check(
 ) -> None:
     """Check that an object has these fields alone, and their values."""
     if not isinstance(value, dict):
-        raise ModelError(f"{name}: {place} is {_shown(value)}, expected an object")
+        raise ModelError(f"{name}: {place} is {short(value)}, expected an object")
     for key, found in value.items():
         where = f"{place}.{key}" if place else str(key)
         if key not in fields:
@@ -240,7 +241,7 @@ def _check(
             raise ModelError(f"{name} has the unknown setting {where}, which is refused; {known}")
         wanted = fields[key](found)
         if wanted is not None:
-            raise ModelError(f"{name}: {where} is {_shown(found)}, expected {wanted}")
+            raise ModelError(f"{name}: {where} is {short(found)}, expected {wanted}")
     for key in needed:
         if key not in value:
             raise ModelError(f"{name}: {place} has no {key}")
@@ -249,14 +250,14 @@ def _check(
 def _check_part(value: Any, part: str, name: str, place: str) -> None:  # noqa: ANN401 of JSON
     """Check a normalizer, pre-tokenizer or the like, with its members."""
     if not isinstance(value, dict):
-        raise ModelError(f"{name}: {place} is {_shown(value)}, expected an object")
+        raise ModelError(f"{name}: {place} is {short(value)}, expected an object")
     kind = value.get("type")
     if part == "model" and kind is None:
         kind = type_of_model(value)
     fields = TYPES[part].get(kind) if isinstance(kind, str) else None
     if fields is None:
         known = ", ".join(TYPES[part])
-        raise ModelError(f"{name}: {place} has the type {_shown(kind)}, known are {known}")
+        raise ModelError(f"{name}: {place} has the type {short(kind)}, known are {known}")
     _check({k: x for k, x in value.items() if k != "type"}, fields, name, place)
     if kind == "BPE" and value.get("continuing_subword_prefix"):
         _check_prefixed(value, name)
@@ -287,11 +288,11 @@ def _check_prefixed(model: Mapping[str, Any], name: str) -> None:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         second = parts[1] if isinstance(parts, list) and len(parts) > 1 else None
         if not isinstance(second, str):
-            raise ModelError(f"{name}: model.merges[{i}] is {_shown(merge)}, expected two texts")
+            raise ModelError(f"{name}: model.merges[{i}] is {short(merge)}, expected two texts")
         raw = second.encode("utf-8", "replace")
         if len(raw) < n or (len(raw) > n and raw[n] & 0xC0 == 0x80):
             raise ModelError(
-                f"{name}: model.merges[{i}] is {_shown(merge)}, whose second part does not begin "
+                f"{name}: model.merges[{i}] is {short(merge)}, whose second part does not begin "
                 f"with model.continuing_subword_prefix, {model['continuing_subword_prefix']!r}"
             )
 
@@ -307,8 +308,3 @@ def type_of_model(model: Mapping[str, Any]) -> str | None:
         return "Unigram"
     prefixed = "continuing_subword_prefix" in model or "max_input_chars_per_word" in model
     return "WordPiece" if prefixed else "WordLevel" if model else None
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
