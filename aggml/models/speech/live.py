@@ -40,13 +40,11 @@ __all__ = [
 ]
 
 CUT: Final = 9.0  # seconds of the buffer from which on final words are cut off
-FITTING: Final = 8.0  # seconds of sound that a window of 10 has, with the silence behind it
-OFTEN: Final = 2.0  # seconds between transcriptions, up to which the next one adds little sound
 SETTLED: Final = 2.5  # seconds of sound behind a word with which it is final
 PAUSE: Final = 0.6  # seconds without speech that make all words final
 QUIETER: Final = 0.01  # the power of a pause, at most, as a share of that of speech
 BLOCK: Final = RATE // 10  # samples whose power is measured
-SLOWER: Final = 2.4  # sound between transcriptions, as a share of the time that one takes
+SLOWER: Final = 2.8  # sound between transcriptions, as a share of the time that one takes
 LONGEST: Final = 10.0  # seconds of sound between transcriptions, at most
 FULL: Final = 26.0  # seconds of the buffer, at most: a window has 30
 QUIET: Final = 2.0  # seconds that are kept where nobody speaks
@@ -225,27 +223,20 @@ class LiveSound:
             return False
         return bool(now < QUIETER * np.quantile(powers, 0.9))
 
-    def trim(
-        self, agreement: Agreement, *, ended: bool = False, ahead: float = 1.0
-    ) -> list[Word]:  # fmt: skip
+    def trim(self, agreement: Agreement, *, ended: bool = False) -> list[Word]:
         """Cut off what needs no further transcription; returns words that become final by that.
 
         Args:
             agreement: has heard it.
             ended: whether all of its words are final, and a pause follows.
-            ahead: seconds of sound that come before the next transcription. If they are many, it
-                should fit into a window of 10 s: one of 15 s costs more than half as much again.
         """
         closed: list[Word] = []
         if ended and agreement.until > self.begin:
             self._cut(max(agreement.until, self.end - PAUSE / 2))
         elif not agreement.open and agreement.until <= self.begin:  # nobody has spoken
             self._cut(self.end - QUIET)
-        elif self.seconds > (CUT if ahead <= OFTEN else FITTING - ahead) and (
-            agreement.until > self.begin
-        ):
-            kept = min(CUT / 2, max(FITTING - ahead, SETTLED))
-            self._cut(agreement.best_cut(self.begin, self.end - kept))
+        elif self.seconds > CUT and agreement.until > self.begin:
+            self._cut(agreement.best_cut(self.begin, self.end - CUT / 2))
         if self.seconds > FULL:  # transcriptions do not agree
             closed = agreement.close(self.end - QUIET)
             self._cut(max(agreement.until, self.end - CUT))
