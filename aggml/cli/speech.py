@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
     from aggml.models import Segment
 
-    _ParamType = click.ParamType[float | None]
-else:
-    _ParamType = click.ParamType  # not generic before click 8.2
-
 __all__ = [
     "beam_option",
     "listen",
@@ -92,37 +88,26 @@ def beam_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-class _Threshold(_ParamType):
-    """A number, or "none"."""
-
-    name = "FLOAT|none"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 as click has it
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float | None:
-        """As click calls it."""
-        if value is None or value == "none":
-            return None
-        found: float = click.FLOAT.convert(value, param, ctx)
-        return found
+def _number_or_none(given: str) -> float | None:
+    return None if given == "none" else float(given)
 
 
 def fallback_options(command: F) -> F:
     """The options that say when a text is tried again at a higher temperature."""
     for option in (
         click.option(
-            "--no-speech-threshold", type=_Threshold(), default=0.6, show_default=True,
+            "--no-speech-threshold", type=_number_or_none, metavar="FLOAT|none",
+            default=0.6, show_default=True,
             help="Leave out a guess if the probability of silence is above this.",
         ),
         click.option(
-            "--logprob-threshold", type=_Threshold(), default=-1.0, show_default=True,
+            "--logprob-threshold", type=_number_or_none, metavar="FLOAT|none",
+            default=-1.0, show_default=True,
             help="A text is a guess if the mean logarithm of its probabilities is below this.",
         ),
         click.option(
-            "--compression-ratio-threshold", type=_Threshold(), default=2.4, show_default=True,
+            "--compression-ratio-threshold", type=_number_or_none, metavar="FLOAT|none",
+            default=2.4, show_default=True,
             help="A text repeats itself if zlib makes it more than so many times shorter.",
         ),
         click.option(

@@ -369,7 +369,7 @@ class SpeechModel(Model):
                 asked = replace(asked, language=language)
             first = sound.begin
             if until is None:
-                final += sound.trim(agreement, ended=ended, ahead=pace.distance)
+                final += sound.trim(agreement, ended=ended)
             elif sound.drop(until):
                 pace.missing = sound.seconds
             if asked.beam == 1:

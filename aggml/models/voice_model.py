@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterable,
+        Awaitable,
         Callable,
         Iterable,
         Iterator,
@@ -174,7 +175,7 @@ class VoiceModel(Model):
         finder: SpanFinder,
         began: Callable[[float], object] | None,
     ) -> AsyncGenerator[Span]:
-        follower = VoiceFollower(self, finder, began)
+        follower = VoiceFollower(self._hear, finder, began)
         try:
             async for piece in pieces:
                 for span in await follower.take(piece):
@@ -185,23 +186,31 @@ class VoiceModel(Model):
         if last is not None:
             yield last
 
+    async def _hear(self, state: VoiceState, samples: F32) -> F32:
+        with self._open("listen"):
+            return await self._detector.hear(state, samples)
+
+    def _follow(self) -> VoiceFollower:
+        self._check_open("listen")
+        return VoiceFollower(self._hear, SpanFinder(FOLLOWED))
+
 
 class VoiceFollower:
     """Finds the spans of one sound that comes in pieces.
 
     Args:
-        model: the detector.
+        hear: the detector.
         finder: decides where speech begins and ends.
         began: as for `VoiceModel.listen`.
     """
 
     def __init__(
         self,
-        model: VoiceModel,
+        hear: Callable[[VoiceState, F32], Awaitable[F32]],
         finder: SpanFinder,
         began: Callable[[float], object] | None = None,
     ) -> None:
-        self._model, self._finder, self._began = model, finder, began
+        self._hear, self._finder, self._began = hear, finder, began
         self._state, self._rest = VoiceState.new(), np.empty(0, np.float32)
         self._told = began is None  # whether ``began`` knows of the span that has begun
 
@@ -225,9 +234,7 @@ class VoiceFollower:
         if not n:
             return iter(())
         whole, self._rest = self._rest[:n], self._rest[n:]
-        with self._model._open("listen"):
-            found = await self._model._detector.hear(self._state, whole)
-        return self._found(whole, found)
+        return self._found(whole, await self._hear(self._state, whole))
 
     def _found(self, samples: F32, probabilities: F32) -> Iterator[Span]:
         finder = self._finder
@@ -255,5 +262,4 @@ def follow_voice(model: VoiceModel) -> VoiceFollower:
     Raises:
         InvalidState: the detector is closed.
     """
-    model._check_open("listen")
-    return VoiceFollower(model, SpanFinder(FOLLOWED))
+    return model._follow()

@@ -224,7 +224,7 @@ def test_transcriptions_come_at_greater_distances_if_they_take_long() -> None:
         while not pace.due:
             pace.missing += 0.1
         found.append(round(pace.missing, 1))
-    assert found == [1.0, 1.0, 1.0, 4.0, LONGEST]
+    assert found == [1.0, 1.0, 1.4, 5.6, LONGEST]
     pace.took, pace.missing = 1.5, 1.0
     assert not pace.may_hurry
     pace.missing = 1.5

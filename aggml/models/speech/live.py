@@ -39,12 +39,12 @@ __all__ = [
     "once",
 ]
 
-CUT: Final = 8.0  # seconds of sound that a window of 10 has with the silence behind it
+CUT: Final = 9.0  # seconds of the buffer from which on final words are cut off
 SETTLED: Final = 2.5  # seconds of sound behind a word with which it is final
 PAUSE: Final = 0.6  # seconds without speech that make all words final
 QUIETER: Final = 0.01  # the power of a pause, at most, as a share of that of speech
 BLOCK: Final = RATE // 10  # samples whose power is measured
-SLOWER: Final = 2.4  # sound between transcriptions, as a share of the time that one takes
+SLOWER: Final = 2.8  # sound between transcriptions, as a share of the time that one takes
 LONGEST: Final = 10.0  # seconds of sound between transcriptions, at most
 FULL: Final = 26.0  # seconds of the buffer, at most: a window has 30
 QUIET: Final = 2.0  # seconds that are kept where nobody speaks
@@ -174,6 +174,9 @@ class LiveSound:
         self._pieces: list[F32] = []
         self._size = 0
         self._first = 0  # number of the first sample
+        self._powers: list[float] = []  # of the blocks from number `_block` on
+        self._block = 0
+        self._rest = np.empty(0, np.float32)  # the samples of the block that is not whole yet
 
     @property
     def samples(self) -> F32:
@@ -201,35 +204,39 @@ class LiveSound:
         """More sound."""
         self._pieces.append(samples)
         self._size += len(samples)
+        rest = np.concatenate([self._rest, samples])
+        n = len(rest) // BLOCK
+        blocks, self._rest = rest[: n * BLOCK].reshape(-1, BLOCK), rest[n * BLOCK :]
+        self._powers += np.einsum("ij,ij->i", blocks, blocks).tolist()
+        gone = min(max(-(-self._first // BLOCK) - self._block, 0), len(self._powers))
+        del self._powers[:gone]
+        self._block += gone
 
     def pauses(self) -> bool:
         """Whether somebody has spoken, and does not speak any more."""
         last = round(PAUSE * RATE / BLOCK)
-        blocks = self.samples[self._size % BLOCK :].reshape(-1, BLOCK)
-        if len(blocks) <= last:
+        powers = self._powers[max(-(-self._first // BLOCK) - self._block, 0) :]
+        if len(powers) <= last:
             return False
-        powers = np.einsum("ij,ij->i", blocks, blocks)
-        return bool(powers[-last:].max() < QUIETER * np.quantile(powers, 0.9))
+        now = max(powers[-last:])
+        if now >= QUIETER * max(powers):  # so it is seldom necessary to look closer
+            return False
+        return bool(now < QUIETER * np.quantile(powers, 0.9))
 
-    def trim(
-        self, agreement: Agreement, *, ended: bool = False, ahead: float = 1.0
-    ) -> list[Word]:  # fmt: skip
+    def trim(self, agreement: Agreement, *, ended: bool = False) -> list[Word]:
         """Cut off what needs no further transcription; returns words that become final by that.
 
         Args:
             agreement: has heard it.
             ended: whether all of its words are final, and a pause follows.
-            ahead: seconds of sound that come before the next transcription, which should fit into
-                a window of 10 s: the next longer one costs more than half as much again.
         """
         closed: list[Word] = []
         if ended and agreement.until > self.begin:
             self._cut(max(agreement.until, self.end - PAUSE / 2))
         elif not agreement.open and agreement.until <= self.begin:  # nobody has spoken
             self._cut(self.end - QUIET)
-        elif self.seconds + ahead > CUT and agreement.until > self.begin:
-            kept = min(CUT / 2, max(CUT - ahead, SETTLED))
-            self._cut(agreement.best_cut(self.begin, self.end - kept))
+        elif self.seconds > CUT and agreement.until > self.begin:
+            self._cut(agreement.best_cut(self.begin, self.end - CUT / 2))
         if self.seconds > FULL:  # transcriptions do not agree
             closed = agreement.close(self.end - QUIET)
             self._cut(max(agreement.until, self.end - CUT))

@@ -429,14 +429,18 @@ class Windows:
         future = await self._decoder.queue(prompts(self._decoder, low, texts, ends))
         (logits,) = await future
         rows = np.asarray(logits).reshape(-1, self._decoder.vocabulary)
-        silence, at = [], 0
+        firsts, at = [], 0
         for run in runs:
-            silence.append(float(np.exp(log_softmax(rows[at])[special.no_speech])))
+            firsts.append(rows[at])
             run.row = rows[at + 1]
             after = rows[at + 2 :]
             run.draft = deque((x, after[i]) for i, (x, _) in enumerate(run.draft))
             at += 2 + len(run.draft)
-        return runs, silence
+
+        def silence() -> list[float]:
+            return [float(np.exp(log_softmax(row)[special.no_speech])) for row in firsts]
+
+        return runs, await anyio.to_thread.run_sync(silence)
 
     async def _advance(self, runs: Sequence[_Run | Beams]) -> None:
         """One decoding step of all sequences from the first to the last unfinished one.
