@@ -16,6 +16,7 @@ import importlib.util
 import io
 import itertools
 import json
+import math
 import os
 import re
 import time
@@ -415,7 +416,8 @@ def _row(what: str, values: Mapping[str, Sequence[float]], *, quick: bool) -> Ro
     found = {name: median(x) for name, x in values.items()}
     peers = {name: x for name, x in found.items() if name != OURS and np.isfinite(x)}
     budgets = [Budget(x, ">=" if unit.endswith("/s") else "<=", 1.0) for x in peers if not quick]
-    return Row(PART, what, found[OURS], unit, peers, budgets=budgets)
+    # A short window on a busy machine may have no answer of a kind.
+    return Row(PART, what, found.get(OURS, math.nan), unit, peers, budgets=budgets)
 
 
 # -- a long prompt beside streams
