@@ -33,6 +33,7 @@ from benchmarks import (
     lag,
     live,
     live_peers,
+    mixed,
     ops,
     pipelines,
     roofline,
@@ -60,6 +61,7 @@ PARTS: Final = {
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, OpenVINO, PyTorch, llama.cpp",
     tasks.PART: "generate of 1 to 16 tasks, embed of 64, an urgent request; serve, llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
+    mixed.PART: "chat, vectors, ranks, speech in one process; long prompts; llama.cpp's servers",
     awaits.PART: "the cost of an await; anyio's threads",
     pipelines.PART: "a pipeline, per item and stage; anyio's streams",
     live.PART: "Whisper hears 1 and 8 sounds: real-time factor, delay, lag of the loop",
@@ -144,9 +146,10 @@ class Bench:
                 embeddings.measure, self.threads, self.roofline,
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
-        if name == service.PART:
+        if name in (service.PART, mixed.PART):
+            asked = service if name == service.PART else mixed
             return partial(
-                service.measure, self.threads, quick=quick, match=self.match, missing=missing
+                asked.measure, self.threads, quick=quick, match=self.match, missing=missing
             )
         if name == tasks.PART:
             return partial(

@@ -1,6 +1,6 @@
-"""Runs llama.cpp's own server: ``python -m benchmarks.llama_server MODEL ...``.
+"""Runs llama.cpp's server: ``python -m benchmarks.llama_server MODEL THREADS SLOTS CTX [KIND]``.
 
-Not here: the clients (service.py).
+KIND is "text" (the default), "vectors" or "ranks". Not here: the clients (service.py, mixed.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from benchmarks.peers import module
 def main() -> None:
     """Serve until killed; the address is printed once requests are taken."""
     path, threads, slots, ctx = sys.argv[1], *map(int, sys.argv[2:5])
+    kind = sys.argv[5] if len(sys.argv) > 5 else "text"
     x = module("xllamacpp")
     given = x.CommonParams()
     given.model.path = path
@@ -21,6 +22,10 @@ def main() -> None:
     given.n_parallel = slots
     given.n_ctx = slots * ctx
     given.port = 0
+    if kind != "text":
+        given.embedding = True
+    if kind == "ranks":
+        given.pooling_type = x.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     given.cache_prompt = False  # no prompt comes twice
     server = x.Server(given)
     print(f"on {server.listening_address}", flush=True)

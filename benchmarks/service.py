@@ -65,17 +65,21 @@ class Server:
 
     Args:
         command: the command of a server that prints "on http://HOST:PORT" once it is ready.
+        patience: seconds in which it must be.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], patience: float = PATIENCE) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by close()
+        # A session of its own: when the shell of this program ends, the system lets stopped
+        # processes of its group go on.
         self._process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, stdout=self._said, stderr=subprocess.STDOUT
-        )
-        self.address = self._wait()
+            [sys.executable, *command], cwd=ROOT, stdout=self._said, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        self.address = self._wait(patience)
 
-    def _wait(self) -> str:
-        end = time.monotonic() + PATIENCE
+    def _wait(self, patience: float) -> str:
+        end = time.monotonic() + patience
         while time.monotonic() < end:
             status = self._process.poll()
             self._said.seek(0)
@@ -87,7 +91,7 @@ class Server:
                 raise MissingPeerError(f"a server ended with status {status}, saying {last}")
             time.sleep(0.05)
         self.close()
-        raise MissingPeerError(f"a server was not ready after {PATIENCE} s")
+        raise MissingPeerError(f"a server was not ready after {patience:g} s")
 
     def memory(self) -> int:
         """Bytes of resident memory of the process; 0 if there is no /proc."""

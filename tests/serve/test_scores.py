@@ -121,6 +121,7 @@ async def test_without_a_head_the_score_is_the_cosine(ranker: Path, tmp_path: Pa
     words = {"general.name": "plain", **random_models.words("▁a", "▁b", "▁c")}
     plain = random_models.write(tmp_path / "plain.gguf", "bert", words)
     async with aggml.models.load(plain) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
         one, *others = await model.embed([QUERY, *TEXTS], normalize=True)
     wanted = np.stack(others) @ one
     async with serving(models=[plain, ranker]) as (_, client):
