@@ -186,7 +186,7 @@ class JsonVocabulary(Vocabulary):
     @property
     def parts_pairs(self) -> int | None:
         """The token before the first one of type 1, as the file's post-processor says."""
-        pair = guarded(lambda: self._tokenizer.encode("a", "b"), "tokens of a pair")
+        pair = call_library(lambda: self._tokenizer.encode("a", "b"), "tokens of a pair")
         at = next((i for i, kind in enumerate(pair.type_ids) if kind == 1), 0)
         return pair.ids[at - 1] if at else None
 
