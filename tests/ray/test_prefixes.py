@@ -33,6 +33,8 @@ pytestmark = [
 REPLICAS = 3
 IMBALANCE = 3
 LONG = 30_000  # more tokens than any test waits for
+# Of 200 tokens: whole pages, or all of them if the slot still holds them.
+FOUND = (192, 200)
 SEEDS = itertools.count(1)
 
 
@@ -84,7 +86,7 @@ async def test_each_beginning_settles_on_one_replica(url: str, seed: int) -> Non
     async with httpx.AsyncClient() as client:
         for k, i in enumerate(order):
             replica, cached, _ = await ask(client, url, begins[i] + text(5, seed + 100 + k))
-            assert cached == (200 if where[i] else 0)
+            assert cached in (FOUND if where[i] else (0,))
             hits += cached > 0
             where[i].add(replica)
     assert all(len(replicas) == 1 for replicas in where.values())
@@ -145,14 +147,18 @@ async def test_clients_that_hang_up_end_their_requests_on_the_replica(url: str, 
             return not await anyio.to_thread.run_sync(under_way)
 
         await until(ended, seconds=300, pause=0.1)
-        assert (await ask(client, url, [*begin, 9]))[:2] == (replica, 200)
+        answer = await ask(client, url, [*begin, 9])
+        assert answer[0] == replica
+        assert answer[1] in FOUND
 
 
 async def test_beginnings_of_a_killed_replica_move(url: str, seed: int) -> None:
     begin = text(200, seed)
     async with httpx.AsyncClient(timeout=300) as client:
         replica, _, said = await ask(client, url, [*begin, 5])
-        assert await ask(client, url, [*begin, 5]) == (replica, 200, said)
+        answer = await ask(client, url, [*begin, 5])
+        assert (answer[0], answer[2]) == (replica, said)
+        assert answer[1] in FOUND
         found: list[Any] = []
 
         async def whole() -> None:
@@ -173,7 +179,9 @@ async def test_beginnings_of_a_killed_replica_move(url: str, seed: int) -> None:
         again = await ask(client, url, [*begin, 5])
         assert again[0] != replica
         assert again[2] == said
-        assert await ask(client, url, [*begin, 5]) == (again[0], 200, said)
+        answer = await ask(client, url, [*begin, 5])
+        assert (answer[0], answer[2]) == (again[0], said)
+        assert answer[1] in FOUND
 
 
 async def test_what_replicas_refuse_arrives_as_they_say_it(url: str) -> None:
