@@ -472,7 +472,7 @@ class EncoderModel(Model):
         """
         self._check_open("classify")
         when = urgency_of("classify", priority, deadline)
-        found = await self._encoded(text_list("classify", "texts", texts))
+        found = await self._encode_texts(text_list("classify", "texts", texts))
         ids = [self._cut(x) for x in found]
         return await self._numbers("classify", ids, *when)
 

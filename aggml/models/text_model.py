@@ -922,7 +922,7 @@ class TextModel(Model):
         when = _when("classify", priority, deadline)
         choice = choice_of("classify", self._adapters, adapter)
         self._rank_head("classify")
-        ids = await self._encoded(text_list("classify", "texts", texts))
+        ids = await self._encode_texts(text_list("classify", "texts", texts))
         return await self._numbers("classify", ids, *when, choice)
 
     async def classify_ids(

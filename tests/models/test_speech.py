@@ -225,10 +225,10 @@ async def test_without_thresholds_the_first_text_is_kept(model: SpeechModel) -> 
     )
     kept = [x async for x in model.transcribe(sound(3), **options, **off)]
     assert {x.temperature for x in kept} == {0.0}
-    strict = off | {"logprob_threshold": 0.0}  # no text is so probable
+    strict: dict[str, Any] = off | {"logprob_threshold": 0.0}  # no text is so probable
     again = [x async for x in model.transcribe(sound(3), **options, **strict)]
     assert {x.temperature for x in again} == {1.0}
-    nobody = off | {"no_speech_threshold": 0.0}
+    nobody: dict[str, Any] = off | {"no_speech_threshold": 0.0}
     assert [x async for x in model.transcribe(sound(3), **options, **nobody)] == []
 
 

@@ -62,6 +62,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
+def files_of(encoder: Path, ranker: Path) -> dict[type, Path]:
+    """The files of requests that no decoder answers."""
+    return {Embeddings: encoder, Rerank: ranker, Score: ranker, Classify: ranker}
+
+
 def without_head(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -75,7 +80,7 @@ async def test_each_field_is_built_harmless_or_refused(
     minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
+    files = files_of(minilm, ranker)
     least = LEAST[form] | ({} if form in files else {"max_tokens": 2})
     built = [x.encode_name for x in msgspec.structs.fields(form)]
     async with serving(models=[files.get(form, file)]) as (_, client):
@@ -109,7 +114,7 @@ async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_stric
     minilm: Path, file: Path, ranker: Path, form: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
+    files = files_of(minilm, ranker)
     models = [files.get(form, file)]
     async with serving(models=models) as (_, client):
         wanted = without_head(await client.post(path, json=LEAST[form]))
@@ -319,7 +324,7 @@ def test_every_field_of_every_form_is_described() -> None:
 async def test_what_cannot_be_is_refused_by_name(
     minilm: Path, file: Path, ranker: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    files = {Embeddings: minilm, **dict.fromkeys((Rerank, Score, Classify), ranker)}
+    files = files_of(minilm, ranker)
     async with serving(models=[files.get(form, file)]) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400

@@ -49,15 +49,14 @@ class CUDABackend(DirectBackend):
         max_queued: see `Backend.ready`.
     """
 
-    memory: _QueueMemory
-
     def __init__(
         self, device: Device, target: CudaTarget, *, max_queued: int | None = None
     ) -> None:
         stream = Stream(target.name, native=target.native.stream(target.name))
         super().__init__(device, stream, max_queued=max_queued)
         self._target = target
-        self.memory = _QueueMemory(device.buffer_type)
+        self._scratch = _QueueMemory(device.buffer_type)
+        self.memory = self._scratch
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         return self._with_copier((tensor,), lambda: super(CUDABackend, self)._set(tensor, array))
@@ -117,7 +116,7 @@ class CUDABackend(DirectBackend):
             raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative: give 0 or more")
         if n >= 1 << 62:
             raise AllocFailed(f"[Backend.reserve] no memory for {n} bytes")
-        if n <= self.memory.size:
+        if n <= self._scratch.size:
             await anyio.lowlevel.checkpoint()
             return
         nothing = _native.CudaPlan(self._target.native, overlaps=False).finish(n)
@@ -125,7 +124,7 @@ class CUDABackend(DirectBackend):
         await self.stream.enqueue(
             [_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve"
         )
-        self.memory.reserved(n)
+        self._scratch.reserved(n)
 
     async def prepare(self, graph: Graph) -> None:
         """Place the graph (unless done), compile plan and kernels; the event loop runs meanwhile.

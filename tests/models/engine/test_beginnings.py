@@ -133,7 +133,7 @@ async def test_requests_that_follow_each_other_have_the_graphs_of_the_first_one(
 ) -> None:
     async with storing(file, slots=4) as model:
         decoder = engine_of(model).decoder
-        prepare, built = decoder.prepare_step, 0
+        prepare, built, first = decoder.prepare_step, 0, 0
 
         async def count(shape: Any) -> Any:
             nonlocal built
