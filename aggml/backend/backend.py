@@ -1414,6 +1414,7 @@ class Backend(ABC):
         if self._drained is not None:
             with anyio.CancelScope(shield=True):
                 await self._drained
+            self.stream.native.release_finished()  # the memory of its runs
         self.stream.tell_failures("Backend.aclose")
 
     async def __aenter__(self) -> Self:
@@ -1433,6 +1434,7 @@ class Backend(ABC):
         self.close()
         if self._drained is not None and current_task() is None:  # a loop must not be blocked
             self._drained.wait()
+            self.stream.native.release_finished()
             self.stream.tell_failures("Backend.close")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "beam_option",
+    "fallback_options",
     "listen",
     "raw_options",
     "slots_of",

@@ -166,8 +166,8 @@ def _swap_halves(gate: GluOp, what: str) -> Unary:
     def build(a: Tensor) -> Tensor:
         return _build(a, None, gate, True)
 
-    told = f"`glu` with {what} of the second half (``ggml_{name}_swap_halves``)."
-    return rename_builder(build, __name__, f"{name}_swap_halves", told)
+    told = f"`glu` with {what} of the second half (``ggml_{name}_swapped``)."
+    return rename_builder(build, __name__, f"{name}_swapped", told)
 
 
 def _split(gate: GluOp, what: str) -> _OfTwo:

@@ -81,7 +81,7 @@ def test_the_commands_of_the_first_page_run(folder: Path) -> None:
     (code,) = (
         block.code
         for block in blocks("README.md")
-        if block.language == "sh" and "aggml chat" in block.code
+        if block.language == "sh" and "aggml bench" in block.code
     )
     (install, chat, serve, bench) = commands(code)
     assert install[:2] == ["pip", "install"]

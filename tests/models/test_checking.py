@@ -295,7 +295,14 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
     first = {x for x in file.tensors if x.startswith("blk.0.time_mix_v") and x[16] in "012"}
     numbers = {x.partition("nextn.")[0] for x in file.tensors if ".nextn." in x}
     ahead = {x for x in file.tensors if x.startswith(tuple(numbers))}  # of further tokens
-    assert set(file.tensors) - there - heads - long - unused - first - ahead == set()
+    # Layers that read keys and values of earlier ones; their files have the tensors all the same.
+    shared = (
+        {x for x in file.tensors if x.startswith(("blk.20.attn_k", "blk.20.attn_v",
+                                                  "blk.21.attn_k", "blk.21.attn_v"))}
+        if layout.startswith("gemma3n") else set()
+    )  # fmt: skip
+    rest = set(file.tensors) - there - heads - long - unused - first - ahead - shared
+    assert rest == set()
 
 
 async def test_a_layer_of_further_tokens_is_not_loaded(folder: Path) -> None:

@@ -63,14 +63,30 @@ async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
 
 
 async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
-    """Compared with the head in numpy, on the encoder's vector of the first token."""
-    vocabulary = random_models.words("▁a", "▁b", "▁c")
+    """Compared with the head in numpy, on the encoder's vector of the first token.
+
+    `embed_ids` has no types of tokens. So the second file has the difference of the types in the
+    embeddings of the tokens of documents, and in those of token 9, which ends them.
+    """
+    vocabulary = random_models.words("▁a", "▁b", "▁c", "▁d", "▁e")
     path = random_models.write(tmp_path / "rank.gguf", "bert-rank", vocabulary)
     weights = random_models.weights("bert-rank")
     async with await aggml.models.load(path) as model:
         assert isinstance(model, aggml.models.EncoderModel)
-        got = await model.rerank("a b", ["c", "b c", "a"])
-        pairs = [[2, 4, 5, 3, 6, 3], [2, 4, 5, 3, 5, 6, 3], [2, 4, 5, 3, 4, 3]]
+        got = await model.rerank("a b", ["c", "d c", "e"])
+    typed = {name: x.copy() for name, x in weights.items()}
+    types, rows = typed["token_types.weight"], typed["token_embd.weight"]
+    rows[9] = rows[3]
+    rows[6:10] += types[1] - types[0]
+    with aggml.GGUFWriter(tmp_path / "typed.gguf") as writer:
+        for key, value in (random_models.metadata_of("bert-rank") | vocabulary).items():
+            writer.add(key, value)
+        writer.add("tokenizer.ggml.token_type_count", 2)
+        for name, x in typed.items():
+            writer.add_tensor(name, x)
+    async with await aggml.models.load(tmp_path / "typed.gguf") as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        pairs = [[2, 4, 5, 3, 6, 9], [2, 4, 5, 3, 7, 6, 9], [2, 4, 5, 3, 8, 9]]
         first = await model.embed_ids(pairs, normalize=False)  # its pooling takes the first token
     inner = np.tanh(first @ weights["cls.weight"].T + weights["cls.bias"])
     wanted = inner @ weights["cls.output.weight"].T + weights["cls.output.bias"]

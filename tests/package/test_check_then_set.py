@@ -32,7 +32,7 @@ REVIEWED = {
     ("backend/backend.py", "_unit", "batch.counted"): OF_THREAD,
     ("backend/inputs.py", "_input_leafs", "graph.expected"): BUILT_ANEW,
     ("devices/cpu/roofline.py", "_data", "self._memory"): BUILT_ANEW,
-    ("graph.py", "_indexed", "self._index"): BUILT_ANEW,
+    ("graph.py", "_make_index", "self._index"): BUILT_ANEW,
     ("graph.py", "find", "self._names"): BUILT_ANEW,
     ("graph.py", "members", "self._members"): BUILT_ANEW,
     ("graph.py", "use_count", "self._uses"): BUILT_ANEW,

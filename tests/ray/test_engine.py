@@ -121,10 +121,14 @@ async def test_a_higher_priority_comes_first_and_takes_a_slot() -> None:
     found = await engine.next(first)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            for name, priority in (("low", -1), ("same", 0), ("high", 9), ("higher", 12)):
-                # Submitted here: tasks of trio begin in any order, and "high" might preempt first.
-                one = request([1, 4], 4, priority=priority)
+            priorities = {"low": -1, "same": 0, "high": 9, "higher": 12}
+            queued = {name: request([1, 4], 4, priority=x) for name, x in priorities.items()}
+            for one in queued.values():
                 engine.submit(one)
+            # Trio begins tasks in any order, and "high" may not preempt before "higher".
+            tasks.start_soon(take, "higher", queued.pop("higher"))
+            await anyio.lowlevel.checkpoint()
+            for name, one in queued.items():
                 tasks.start_soon(take, name, one)
             while tokens := await engine.next(first):
                 found += tokens

@@ -50,8 +50,8 @@ Array = np.ndarray[Any, Any]
 class _Planned(NamedTuple):
     """A round: transfers, the plans of all members for each sum, a graph of each member."""
 
-    sent: list[DeviceCopy]
-    summed: list[Sequence[DevicePlan]]
+    copies: list[DeviceCopy]
+    sums: list[Sequence[DevicePlan]]
     graphs: list[Graph | None]
 
 
@@ -301,10 +301,10 @@ class MetaBackend(Backend):
         plan = MetaPlan(graph)
         plan.blocks = blocks
         for sent, sums, nodes in found.rounds:
-            summed: list[Sequence[DevicePlan]] = []
+            plans_of_sums: list[Sequence[DevicePlan]] = []
             for one in sums:
                 assert library is not None
-                summed.append(library.plan(one.sources, one.targets))
+                plans_of_sums.append(library.plan(one.sources, one.targets))
             graphs: list[Graph | None] = []
             for member, own in zip(self.members, nodes, strict=True):
                 graphs.append(_graph(own) if own else None)
@@ -312,7 +312,7 @@ class MetaBackend(Backend):
                     member.alloc_graph(graphs[-1])
                     member._ensure_compiled(graphs[-1], "Backend.graph_compute")
                 yield
-            plan.rounds.append(_Planned(sent, summed, graphs))
+            plan.rounds.append(_Planned(sent, plans_of_sums, graphs))
         return plan
 
     def _place(self, needed: Sequence[StorageUse]) -> list[Buffer]:

@@ -20,7 +20,9 @@ from aggml.models.engine.grammars import Grammar, schema_text
 __all__ = ["Tool", "ToolOffer", "read_format", "read_think", "read_tools"]
 
 EFFORTS: Final = ("low", "medium", "high")
-THINK: Final = f"True, False, a number of tokens, or one of {', '.join(map(repr, EFFORTS))}"
+THINK: Final = (
+    f"True, False, a number of tokens from 0 on, or one of {', '.join(map(repr, EFFORTS))}"
+)
 TOOLS: Final = 512
 NAME: Final = 128  # characters of a name
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
     F64 = npt.NDArray[np.float64]
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["ENDPOINTS", "classify", "rerank", "score"]
 
 YES_NO: Final = ("yes", "no")  # rows of a head whose score is the probability of the first one
 

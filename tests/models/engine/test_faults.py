@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MESSAGE = "[generate] the computation failed: nobody expects this"
 #: Where a turn may fail; any of these calls.
 PLACES = [
-    (steps, "planned"),
+    (steps, "plan_step"),
     (steps, "next_tokens"),
     (Engine, "_next"),
     (policy, "admit"),
@@ -170,7 +170,7 @@ async def test_an_error_with_what_is_stored_reaches_no_other_sequence(
         await all_of(model, [*begin[:100], 7], 3)
         stream = model.generate([1, 40, 50], max_tokens=100, stop_ids=())
         found = [(await anext(stream)).id]
-        prompt = [*begin, 9, 9]
+        prompt = [*begin, *text(60, 9)]  # a page more than what is stored
         wanted = await alone(file, prompt, 4)
         with monkeypatch.context() as patch:
             broken = Broken(patch, place, name)
