@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 import aggml
 from aggml.models import ModelError
 from aggml.models.checkpoints.config import Config
+from aggml.models.checkpoints.kinds import form_of
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, open_vocabulary, settings
 from aggml.models.tokenizers.json_vocabulary import JSON_KEY
@@ -184,6 +185,20 @@ def test_settings_of_a_word_list_that_cannot_be_carried_out_are_refused(tmp_path
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}), encoding="utf-8")
         with pytest.raises(ModelError, match=f"{key} is False"):
             vocabulary_keys(tmp_path, Config({}), 0)
+
+
+def test_a_text_may_name_the_unknown_token_only_if_it_was_added() -> None:
+    """In GGUF's keys alone it always may, so these do not say all of a file without it."""
+    from models.test_vocabularies import _characters
+
+    told = json.loads(_characters().to_str())
+    (unknown,) = {x["id"] for x in told["added_tokens"] if x["content"] == "<unk>"}
+    control = {x["id"] for x in told["added_tokens"]} - {unknown}
+    said = "the ordinary token '<unk>'"
+    assert said not in form_of(json.dumps(told), control, {unknown})
+    told["added_tokens"] = [x for x in told["added_tokens"] if x["id"] != unknown]
+    assert said in form_of(json.dumps(told), control, {unknown})
+    assert "<unk>" not in Tokenizer.from_str(json.dumps(told)).encode("a<unk>b").tokens
 
 
 async def test_a_gguf_file_has_the_whole_tokenizer_if_its_keys_cannot_say_it(

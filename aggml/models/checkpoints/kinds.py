@@ -151,21 +151,24 @@ def filler(token: int) -> str:
     return f"\0unused {token}\0"
 
 
-def form_of(text: str, control: AbstractSet[int]) -> list[str]:
+def form_of(text: str, control: AbstractSet[int], unknown: AbstractSet[int]) -> list[str]:
     """The settings of a tokenizer.json that its form in GGUF leaves out.
 
     Args:
         text: of the file, from `Words.whole`.
         control: ids of the tokens that are control tokens in GGUF's form.
+        unknown: those that stand for what is unknown. In GGUF's form a text may name them.
 
     Raises:
         ModelError: there is no such form at all.
     """
     told = json.loads(text)
-    special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
+    added = told.get("added_tokens") or ()
+    special = {x["id"] for x in added if x["special"]}
     words = KINDS[str(type_of_model(told["model"]))](told, special)
     _ends(open_library(text), words)
-    words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in control - special]
+    ordinary = (control - special) | (unknown - {x["id"] for x in added})
+    words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in ordinary]
     if words.model == "bert" and not (words.add_bos and words.add_eos):
         words.unsaid.append("post_processor: there are always tokens around a text of WordPiece")
     return [*words.unsaid, *unsaid(told)]

@@ -15,7 +15,13 @@ from aggml.models.checkpoints.tokenizer_config import added_tokens, check_tokeni
 from aggml.models.checkpoints.trie import of_numbered_literals
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.json_vocabulary import JSON_KEY
-from aggml.models.tokenizers.roles import CONTROL, UNUSED, USER_DEFINED, changes_tokens
+from aggml.models.tokenizers.roles import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    changes_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +106,8 @@ def for_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if text is not None:
         kinds = found["tokenizer.ggml.token_type"]
         control = {i for i, kind in enumerate(kinds) if kind == CONTROL}
-        if not form_of(text, control) and not changes_tokens(found):
+        unknown = {i for i, kind in enumerate(kinds) if kind == UNKNOWN}
+        if not form_of(text, control, unknown) and not changes_tokens(found):
             del found[JSON_KEY]
     return found
 
