@@ -446,7 +446,7 @@ async def _load_encoder(
     )  # load_weights tells what is missing
     weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
     prompts, prompt = await _prompts(file)
-    separator = None if tokenizer is None else tokenizer.parts_pairs
+    separator = None if tokenizer is None else tokenizer.pair_separator
     encoder = Encoder(backend, model, weights, separator=separator)
     labels = labels_of(file, model.architecture, encoder.ranks)
     return EncoderModel(

@@ -156,7 +156,7 @@ async def test_bert_tells_the_second_text_of_a_pair_by_its_type(tmp_path: Path) 
     for path in (place, file):
         async with await aggml.models.load(path) as model:
             assert isinstance(model, aggml.models.EncoderModel)
-            assert model.tokenizer.parts_pairs == 3
+            assert model.tokenizer.pair_separator == 3
             np.testing.assert_allclose(await model.rerank(QUERY, TEXTS), OF_TRANSFORMERS, atol=2e-5)
             (alone,) = await model.rerank(QUERY, TEXTS[:1])
             assert alone == pytest.approx(OF_TRANSFORMERS[0], abs=2e-5)

@@ -184,7 +184,7 @@ class JsonVocabulary(Vocabulary):
         return list(call_library(lambda: self._tokenizer.encode(first, second), what).ids)
 
     @property
-    def parts_pairs(self) -> int | None:
+    def pair_separator(self) -> int | None:
         """The token before the first one of type 1, as the file's post-processor says."""
         pair = call_library(lambda: self._tokenizer.encode("a", "b"), "tokens of a pair")
         at = next((i for i, kind in enumerate(pair.type_ids) if kind == 1), 0)

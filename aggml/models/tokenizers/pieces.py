@@ -65,7 +65,7 @@ class WordPiece(LibraryPieces):
         self.add_bos = self.add_eos = True
 
     @property
-    def parts_pairs(self) -> int | None:
+    def pair_separator(self) -> int | None:
         """The token between both texts: BERT tells the second one apart by its type."""
         return self.eos
 

@@ -264,7 +264,7 @@ class Vocabulary(ABC):
         """Tokens of two texts as one, with the tokens that begin, part and end them."""
 
     @property
-    def parts_pairs(self) -> int | None:
+    def pair_separator(self) -> int | None:
         """The token of `encode_pair` behind which tokens are of type 1; None: all are of type 0."""
         return None
 
