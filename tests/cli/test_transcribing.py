@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speech") / "random.bin"
-    speech_file.write_bin(path)
+    speech_file.write_short(path)
     return path
 
 
