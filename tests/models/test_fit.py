@@ -203,7 +203,7 @@ async def test_an_encoder_takes_what_was_said_before(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slots: int) -> None:
-    speech_file.write_short(path := tmp_path / "speech.bin")
+    speech_file.write_short(path := tmp_path / "speech.bin", 32)
     said = await fit(path, slots=slots)
     async with load(path, slots=slots) as model:
         assert (said.ctx, said.slots) == (model.ctx, slots)
@@ -214,7 +214,7 @@ async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slot
 
 
 async def test_a_model_of_speech_gets_as_many_windows_as_fit(tmp_path: Path) -> None:
-    speech_file.write_short(path := tmp_path / "speech.bin")
+    speech_file.write_short(path := tmp_path / "speech.bin", 32)
     one, two, most = [await fit(path, slots=n) for n in (1, 2, None)]
     assert most.slots > 2
     async with load(path) as model:
