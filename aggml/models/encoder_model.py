@@ -336,7 +336,7 @@ class EncoderModel(Model):
             return cast("F32", [x[:, :dimensions] for x in every])
         vectors = await self._results(what, sequences, "pooled", priority, deadline)
         if len(vectors) == 1:  # what `stack` does, with a tenth of its calls
-            found = vectors[0][None].copy()
+            found = vectors[0][None] if normalize else vectors[0][None].copy()
         else:
             found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
         found = found[:, :dimensions]
