@@ -50,7 +50,7 @@ from aggml.models.vision import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aggml.models.adapters.stacks import AdapterChoice, Adapters
+    from aggml.models.adapters.stacks import AdapterChoice, AdapterNames, Adapters
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
     from aggml.models.chat.thoughts import Thoughts
@@ -170,13 +170,14 @@ class TextModel(Model):
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(self, ids: TokenIds | Mixed, *, adapter: str | None = None) -> F32:
+    async def logits(self, ids: TokenIds | Mixed, *, adapter: AdapterNames = None) -> F32:
         """The logits after each token of a sequence.
 
         Args:
             ids: token ids, at least one, at most ``ctx``; or a list of texts and pictures, as
                 `generate` takes it.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
 
         Returns:
@@ -299,7 +300,7 @@ class TextModel(Model):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
         prompt_logprobs: int | None = None,
         truncate_prompt: int | None = None,
         include_stop: bool = False,
@@ -376,7 +377,8 @@ class TextModel(Model):
             samplers: the steps between logits and draw, in order: "penalties", "dry",
                 "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"; those
                 that are not named are not taken. None: all of them in this order.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
             prompt_logprobs: tell of each token of the prompt how probable it was, with so many of
                 the most probable ones in its place, in the stream's ``prompt_logprobs``. The prompt
@@ -690,7 +692,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """A vector for each text.
 
@@ -706,7 +708,8 @@ class TextModel(Model):
             deadline: seconds from now, in which all vectors are needed.
             prompt: the name of one of ``prompts``, which is put before each text; None: the one
                 that the folder names as its default, if any.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
 
         Returns:
@@ -738,7 +741,7 @@ class TextModel(Model):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`embed` for texts that are given as token ids.
 
@@ -774,7 +777,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> list[F32]:
         """The hidden states of all tokens of each text, whatever the file's pooling.
 
@@ -815,7 +818,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
@@ -869,7 +872,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`rerank` for pairs that are given as token ids, from `encode_pair`.
 
@@ -898,7 +901,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """The numbers of the rank head for each text, one for each of `labels`, as they are.
 
@@ -931,7 +934,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`classify` for texts, or pairs from `encode_pair`, that are given as token ids.
 

@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Struct)
 SHORT: Final = 1000  # bytes; a longer value is not neutral
 NAME: Final = 64  # characters of a client's name that are told
 NAMES: Final = 16  # of ignored fields that are told in one answer
-NEVER_DEFAULT: Final = frozenset({"model", "adapter", "timeout", "stream", "user"})
+NEVER_DEFAULT: Final = frozenset({"model", "adapter", "lora", "timeout", "stream", "user"})
 #: Ollama's names of fields that others have.
 OF_OLLAMA: Final = {
     **dict.fromkeys(

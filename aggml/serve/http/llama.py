@@ -6,6 +6,7 @@ Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py),
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
@@ -534,9 +535,26 @@ async def slots(exchange: Exchange) -> Response:
     )  # fmt: skip
 
 
-async def adapters(_: Exchange) -> Response:
-    """List adapters: there are none."""
-    return as_json([])
+async def adapters(exchange: Exchange) -> Response:
+    """List the adapters of the first model (`?model=` for one of several) with their numbers.
+
+    The scale is 0, as for llama-server's ``--lora-init-without-apply``: requests choose them.
+    """
+    service = exchange.service
+    name = exchange.request.query_params.get("model")
+    entry = service.entries[0] if name is None else service.find(name)
+    return as_json(
+        [
+            {"id": i, "name": x, "path": _file_of(given), "scale": 0.0, "task_name": "",
+             "prompt_prefix": ""}
+            for i, (x, given) in enumerate(entry.adapters.items())
+        ]
+    )  # fmt: skip
+
+
+def _file_of(given: Any) -> str:  # noqa: ANN401 a path, or a path and a scale
+    """The name of an adapter's file."""
+    return Path(given[0] if isinstance(given, (tuple, list)) else given).name
 
 
 async def embedding(exchange: Exchange) -> Response:

@@ -45,6 +45,7 @@ __all__ = [
     "JsonSchema",
     "LlamaCompletion",
     "LlamaEmbedding",
+    "LoraScale",
     "Message",
     "ModelChange",
     "ModelRequest",
@@ -106,6 +107,7 @@ _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Texts = str | Annotated[list[str], Meta(min_length=1, max_length=DOCUMENTS)]
 _Positive = Annotated[float, Meta(ge=0, le=1e6)]
+_Scale = Annotated[float, Meta(ge=-1e6, le=1e6)]
 
 
 class RequestError(Exception):
@@ -152,9 +154,9 @@ class ModelRequest(Struct, kw_only=True):
         str | None, about("a name of `/v1/models`; without it the first model that can answer")
     ] = None
     adapter: Annotated[
-        str | None,
-        about("the name of a LoRA adapter of the model (`--adapter`); `model` may be this name, "
-              "too"),
+        str | Annotated[dict[str, _Scale], Meta(max_length=64)] | None,
+        about("the name of a LoRA adapter of the model (`--adapter`), or an object of names and "
+              "scales, whose effects are added up; `model` may be such a name, too"),
     ] = None  # fmt: skip
     priority: Annotated[
         int,
@@ -192,6 +194,13 @@ class StructuredOutputs(Struct):
     disable_any_whitespace: bool | None = None  # JSON is written on one line
     disable_additional_properties: bool | None = None
     disable_fallback: bool | None = None
+
+
+class LoraScale(Struct):
+    """An adapter of the model, and what its effect is multiplied by."""
+
+    id: Annotated[int, Meta(ge=0, le=1 << 20)]
+    scale: _Scale = 1.0
 
 
 class Sampling(ModelRequest, kw_only=True):
@@ -282,6 +291,11 @@ class Sampling(ModelRequest, kw_only=True):
         | None,
         about("texts that the answer does not have, also not within longer words"),
     ] = None
+    lora: Annotated[
+        Annotated[list[LoraScale], Meta(max_length=64)] | None,
+        about("adapters by their numbers in `/lora-adapters`, each with its `scale`, instead of "
+              "`adapter`"),
+    ] = None  # fmt: skip
 
 
 class Generation(Sampling, kw_only=True):
