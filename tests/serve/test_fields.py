@@ -143,12 +143,13 @@ async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_stric
 async def test_fields_within_fields_that_nobody_knows_are_told_by_their_places(file: Path) -> None:
     part = {"type": "text", "text": "hello", "odd": 1}
     messages = [{"role": "user", "content": [part], "weird": 2}]
-    given = LEAST[Chat] | {"messages": messages, "stream_options": {"else": 3}}
+    form = {"type": "text", "else": 3}
+    given = LEAST[Chat] | {"messages": messages, "response_format": form}
     async with serving(models=[file]) as (_, client):
         answer = await client.post("/v1/chat/completions", json=given)
         plain = await client.post("/v1/chat/completions", json=LEAST[Chat])
     told = answer.headers["x-aggml-ignored"].split(", ")
-    assert told == ["messages[0].content[0].odd", "messages[0].weird", "stream_options.else"]
+    assert told == ["messages[0].content[0].odd", "messages[0].weird", "response_format.else"]
     assert without_head(answer) == without_head(plain)
     async with serving(models=[file], strict=True) as (_, client):
         answer = await client.post("/v1/chat/completions", json=given)

@@ -117,6 +117,21 @@ async def test_pairs_are_scored_one_with_many_and_each_with_its_own(ranker: Path
             )
 
 
+async def test_documents_are_ranked_by_numbers_or_probabilities(ranker: Path) -> None:
+    async with aggml.models.load(ranker) as model:
+        wanted = np.sort(await model.rerank(QUERY, TEXTS))[::-1]
+    async with serving(models=[ranker]) as (_, client):
+        for given, scores in (
+            ({}, wanted), ({"use_activation": False}, wanted), ({"activation": False}, wanted),
+            ({"use_activation": True}, sigmoid(wanted)), ({"activation": True}, sigmoid(wanted)),
+            ({"use_activation": None}, wanted),
+        ):  # fmt: skip
+            body = {"query": QUERY, "documents": TEXTS, **given}
+            told = (await client.post("/v1/rerank", json=body)).json()
+            found = [x["relevance_score"] for x in told["results"]]
+            np.testing.assert_allclose(found, scores, atol=2e-5)
+
+
 async def test_without_a_head_the_score_is_the_cosine(ranker: Path, tmp_path: Path) -> None:
     words = {"general.name": "plain", **random_models.words("▁a", "▁b", "▁c")}
     plain = random_models.write(tmp_path / "plain.gguf", "bert", words)

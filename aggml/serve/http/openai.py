@@ -486,7 +486,7 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
         )  # fmt: skip
     limit = limit_of(given.max_tokens, model)
     check_least(given, limit)
-    _check_told(given)
+    _check_stream(given)
     cut = cut_of(given.truncate_prompt, model.ctx, limit)
     special = given.add_special_tokens
     ids = []
@@ -523,12 +523,17 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
-def _check_told(given: Generation) -> None:
-    """Check that a prompt of which is told is not asked for piece by piece.
+def _check_stream(given: Generation) -> None:
+    """Check that a request has no fields that have an effect with, or without, a stream alone.
 
     Raises:
-        RequestError: it is.
+        RequestError: it has one.
     """
+    if given.stream_options is not None and not given.stream:
+        raise RequestError(
+            400, "stream_options: only a stream has them; set stream to true, or leave them out",
+            field="stream_options",
+        )  # fmt: skip
     if given.prompt_logprobs is not None and given.stream:
         raise RequestError(
             400, "prompt_logprobs: a stream does not tell them; leave out stream",
@@ -575,7 +580,7 @@ async def _echo(
     """The text of a prompt, and how probable its tokens were if that is asked for."""
     words = model.tokenizer
     pieces = list(words.stream(ids))
-    text = "".join(pieces)
+    text = words.decode(ids)  # without the space that a vocabulary may put before a text
     if given.logprobs is None:
         return text, []
     stream = model.generate(
@@ -584,10 +589,10 @@ async def _echo(
     )  # fmt: skip
     async with hung_up_cancels(exchange.request.receive):
         await stream.start()
-    told, at = [], 0
+    told, at = [], len(text) - sum(map(len, pieces))
     for token, piece in zip(stream.prompt_logprobs or (), pieces, strict=False):
         best = [(x, words.bytes_of(x), logprob) for x, logprob in token.top]
-        told.append(Told(token.id, words.bytes_of(token.id), token.logprob, best, at))
+        told.append(Told(token.id, words.bytes_of(token.id), token.logprob, best, max(0, at)))
         at += len(piece)
     return text, told
 
@@ -659,7 +664,7 @@ async def chat(exchange: Exchange) -> Response:
     options = sampling_options(given, model, exchange, best)
     options = _resume(options | {"max_tokens": limit}, so_far, given.seed)
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
-    _check_told(given)
+    _check_stream(given)
     options |= chat_arguments(given)
     cut = cut_of(given.truncate_prompt, model.ctx, limit)
     if cut is not None:

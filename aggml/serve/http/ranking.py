@@ -175,15 +175,21 @@ async def _numbers(
 async def _scores(
     exchange: Exchange,
     model: EncoderModel | TextModel,
-    given: ModelRequest,
+    given: Rerank,
     pairs: Sequence[Sequence[int]],
 ) -> list[float]:
-    """The score of each pair, as `TextModel.rerank` says it.
+    """The score of each pair, as `TextModel.rerank` says it, or as the request asks for.
 
     Raises:
         EngineError: one is not finite.
     """
-    found: list[float] = (await _compute(exchange, given, model.rerank_ids, pairs)).tolist()
+    activated = given.activation if given.use_activation is None else given.use_activation
+    if activated is None:
+        scores = await _compute(exchange, given, model.rerank_ids, pairs)
+    else:
+        logits = _logits(await _numbers(exchange, model, given, pairs), model.labels)
+        scores = _sigmoid(logits) if activated else logits
+    found: list[float] = scores.tolist()
     return found
 
 

@@ -305,7 +305,7 @@ class Generation(Sampling, kw_only=True):
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     stream_options: Annotated[
         StreamOptions | None,
-        about("`include_usage`: the event before the last one has the usage"),
+        about("`include_usage`: the event before the last one has the usage; only with `stream`"),
     ] = None
     return_token_ids: Annotated[
         bool, about("each choice has its `token_ids`, and the answer the `prompt_token_ids`")
@@ -323,6 +323,9 @@ class Generation(Sampling, kw_only=True):
         about("of a longer prompt the last so many tokens are taken; -1: as many as fit beside the "
               "answer; 0: all, as without it"),
     ] = None  # fmt: skip
+    truncation_side: Annotated[
+        Literal["left"] | None, about("where `truncate_prompt` cuts: the end of a prompt stays")
+    ] = None
     timings_per_token: Annotated[
         bool, about("the answer and each event with tokens have llama-server's `timings`")
     ] = False
@@ -531,6 +534,9 @@ class Embeddings(ModelRequest, kw_only=True):
         Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
         about("a longer text is cut to so many tokens; -1: to what the model takes"),
     ] = None
+    truncation_side: Annotated[
+        Literal["right"] | None, about("where `truncate_prompt` cuts: the beginning stays")
+    ] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
         about("the vector is cut to its first so many numbers, and scaled to length 1 again"),
@@ -583,6 +589,12 @@ class Rerank(ModelRequest, kw_only=True):
     return_documents: Annotated[bool, about("each result contains its document")] = False
     return_text: Annotated[bool, about("the same, of TEI")] = False
     raw_scores: Annotated[bool, about("of TEI; false: scores go through a sigmoid")] = False
+    use_activation: Annotated[
+        bool | None,
+        about("of vLLM; true: scores go through a sigmoid; false: the numbers of the rank head as "
+              "they are; default: those of `TextModel.rerank`"),
+    ] = None  # fmt: skip
+    activation: Annotated[bool | None, about("its older name")] = None
 
     @property
     def found(self) -> list[str]:
@@ -622,6 +634,9 @@ class Classify(ModelRequest, kw_only=True):
     truncate_prompt: Annotated[
         Annotated[int, Meta(ge=-1)] | None,
         about("cut a text to its first so many tokens; -1: to what the model takes"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["right"] | None, about("where `truncate_prompt` cuts: the beginning stays")
     ] = None
     use_activation: Annotated[
         bool | None,
