@@ -188,6 +188,18 @@ async def test_rerankers_on_decoders_answer_as_the_model(tmp_path: Path) -> None
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+async def test_no_adapter_by_any_words_is_none(file: Path, minilm: Path) -> None:
+    async with serving(models=[file, minilm]) as (_, client):
+        for path, body in (
+            ("/score", {"text_1": "a", "text_2": "b"}), ("/v1/embeddings", {"input": "a"}),
+            ("/v1/completions", {"prompt": "a", **GREEDY, "max_tokens": 1}),
+        ):  # fmt: skip
+            plain = await client.post(path, json=body)
+            for given in ({}, None):
+                answer = await client.post(path, json=body | {"adapter": given})
+                assert answer.status_code == plain.status_code == 200, answer.text
+
+
 async def test_each_token_gets_a_vector_of_encoders_and_decoders(file: Path, minilm: Path) -> None:
     texts = ["hello", "a longer text"]
     for path in (file, minilm):

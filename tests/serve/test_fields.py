@@ -257,6 +257,19 @@ async def test_a_whole_number_may_be_written_with_a_point(
             assert len(answer.json()["choices"]) == 2
 
 
+async def test_whole_numbers_within_fields_may_be_written_with_a_point(file: Path) -> None:
+    chat = LEAST[Chat]["messages"]
+    async with serving(models=[file]) as (_, client):
+        for value, status in (("1024.0", 200), ("1024.00", 200), ("1024.5", 400), ("1e3", 400)):
+            thinking = f'{{"type": "enabled", "budget_tokens": {value}}}'
+            body = f'{{"messages": {json.dumps(chat)}, "thinking": {thinking}}}'
+            answer = await client.post("/v1/messages/count_tokens", content=body)
+            assert answer.status_code == status, (value, answer.text)
+        body = '{"prompt": "a", "max_tokens": 1, "stop_token_ids": [7.0, 8], "stop": ["1.0"]}'
+        answer = await client.post("/v1/completions", content=body)
+        assert answer.status_code == 200, answer.text
+
+
 def test_each_field_has_one_state() -> None:
     """A name is built, an alias, harmless or refused; no two entries say it of one name."""
     others = [name for other in OTHERS for name in other.names]

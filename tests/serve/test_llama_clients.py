@@ -47,6 +47,8 @@ async def test_completions_without_version_speak_as_they_are_spoken_to(file: Pat
         client.headers["x-api-key"] = "k"
         native = await ask(client, "/completions", prompt="a", n_predict=2, **GREEDY)
         openai = await ask(client, "/completions", prompt="a", max_tokens=2, model="small")
+        null = await ask(client, "/completions", prompt="a", n_predict=2, model=None, **GREEDY)
+        assert null["content"] == native["content"]  # null stands for a field that is not there
         assert native["tokens_predicted"] == 2
         assert openai["object"] == "text_completion"
         long = {"prompt": "a " * 900}

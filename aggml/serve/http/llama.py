@@ -239,9 +239,10 @@ async def completions(exchange: Exchange) -> Response:
 
 
 def _names(body: bytes) -> frozenset[str]:
-    """The names of the fields of a body; none if it is no JSON object."""
+    """The names of the fields of a body that are not null; none if it is no JSON object."""
     try:
-        return frozenset(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return frozenset(name for name, raw in fields.items() if bytes(raw) != b"null")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return frozenset()
 

@@ -380,7 +380,7 @@ class Service:
                     400, "lora: adapter names adapters, too: give one of them", field="lora"
                 )
             given, field = _by_number(name, [*known], numbered), "lora"
-        if given is None or given == chosen:
+        if not given or given == chosen:
             return chosen
         names = [given] if isinstance(given, str) else [*given]
         if chosen is not None:
