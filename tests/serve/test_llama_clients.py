@@ -6,6 +6,7 @@ Not here: its routes and prompts (test_protocols.py), keys and limits (test_oper
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -297,3 +298,56 @@ async def test_probabilities_after_sampling_have_names_of_their_own(file: Path) 
             assert sum(y["prob"] for y in x["top_probs"]) == pytest.approx(1)
         plain = await ask(client, "/completion", **given)
         assert all(len(x["top_logprobs"]) == 10 for x in plain["completion_probabilities"])
+
+
+def figures(text: str) -> dict[str, float]:
+    """The figures by llama-server's names; each has its type and a line of help."""
+    found = {}
+    kinds = dict(re.findall(r"^# TYPE (llamacpp:\S+) (counter|gauge)$", text, re.MULTILINE))
+    for name, value in re.findall(r"^llamacpp:(\S+) (\S+)$", text, re.MULTILINE):
+        assert f"llamacpp:{name}" in kinds
+        assert f"# HELP llamacpp:{name} " in text
+        found[name] = float(value)
+    assert len(found) == len(kinds)
+    return found
+
+
+async def test_metrics_have_figures_by_llama_server_s_names(file: Path) -> None:
+    async with serving(models=[file], slots=2) as (_, client):
+        empty = figures((await client.get("/metrics")).text)
+        assert set(empty.values()) == {0.0}
+        said = [
+            await ask(client, "/completion", prompt="the quick brown fox " * 8, n_predict=n)
+            for n in (1, 4, 9)
+        ]
+        timings = [x["timings"] for x in said]
+        answer = await client.get("/metrics")
+        assert int(answer.headers["process-start-time-unix"]) <= time.time()
+        once = figures(answer.text)
+        again = figures((await client.get("/metrics")).text)
+    assert once["prompt_tokens_total"] == sum(x["prompt_n"] for x in timings)
+    assert once["prompt_tokens_cached_total"] == sum(x["cache_n"] for x in timings) > 0
+    assert once["tokens_predicted_total"] == sum(x["predicted_n"] for x in timings) == 14
+    # The last token of an answer is not computed.
+    assert once["n_tokens_max"] == said[-1]["tokens_evaluated"] + 8
+    assert once["n_decode_total"] >= 14
+    assert once["n_busy_slots_per_decode"] == 1
+    assert once["prompt_seconds_total"] > 0 < once["tokens_predicted_seconds_total"]
+    rates = ("prompt_tokens_seconds", "predicted_tokens_seconds")
+    assert all(once[x] > 0 for x in rates)
+    assert once["requests_processing"] == once["requests_deferred"] == 0
+    # Nothing has happened since.
+    assert again == once | dict.fromkeys(rates, 0.0)
+
+
+async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
+    options = {"models": [file], "memory": 1 << 30, "api_key": "k"}
+    async with serving(**options) as (_, client):
+        client.headers["x-api-key"] = "k"
+        tokens = []
+        for _ in range(2):
+            await ask(client, "/completion", prompt="a b", n_predict=5)
+            assert (await client.post("/models/unload", json={"model": "small"})).is_success
+            found = figures((await client.get("/metrics")).text)
+            tokens.append(found["tokens_predicted_total"])
+    assert tokens == [5, 10]

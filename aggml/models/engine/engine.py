@@ -1278,9 +1278,21 @@ class Engine:
                     self.decoder.accept_rows()
             if took is not None:
                 self.counters.stepped(took)
+                self._divide(flight.plan, took)
+
+    def _divide(self, plan: _StepPlan, took: float) -> None:
+        """Note the seconds of a step: those of prompts, and those of answers."""
+        of_prompts = sum(len(piece.ids) for _, piece in plan.chunk)
+        of_answers = len(plan.running) + sum(map(len, plan.drafts.values()))
+        part = took * of_prompts / max(1, of_prompts + of_answers)
+        self.counters.prompt_seconds += part
+        self.counters.answer_seconds += took - part
 
     def _apply(self, flight: _Flight, took: float | None) -> None:
         plan = flight.plan
+        counters, requests = self.counters, flight.requests
+        counters.sequences += len(requests)
+        counters.longest = max([counters.longest, *(len(x.tokens) for x in requests)])
         result = flight.future.result()
         for one in flight.requests:
             if one.loads:

@@ -370,6 +370,10 @@ class Counters:
     drafts: int = 0  # verified
     draft_tokens: int = 0  # of these drafts
     accepted_tokens: int = 0  # of these: tokens of answers that needed no step of their own
+    sequences: int = 0  # of all steps together
+    longest: int = 0  # tokens of a sequence
+    prompt_seconds: float = 0.0  # of steps: the part of their tokens that are those of prompts
+    answer_seconds: float = 0.0  # the rest
     waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
     stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
 
