@@ -195,6 +195,7 @@ class BlockingTextModel(BlockingModel):
         show_special: bool = False,
         allowed_ids: Sequence[int] | None = None,
         bad_words: Sequence[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,

@@ -21,6 +21,7 @@ from aggml.models.arguments import (
     one_text,
     prompt_of,
     sequences_of,
+    shown,
     text_list,
     token_ids,
     urgency_of,
@@ -307,6 +308,7 @@ class TextModel(Model):
         show_special: bool = False,
         allowed_ids: Sequence[int] | None = None,
         bad_words: Sequence[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
@@ -389,6 +391,9 @@ class TextModel(Model):
             allowed_ids: the answer has no other tokens than these; if none of ``stop_ids`` is among
                 them, nothing but ``max_tokens`` and ``stop`` ends it.
             bad_words: texts that the answer does not have, also not within a longer word.
+            progress: is called after each step with the tokens of the prompt that are computed, and
+                with all of them: first with those that were known before. It runs between steps,
+                so it must be quick; its error ends the answer, as the cause of an EngineError.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -449,6 +454,12 @@ class TextModel(Model):
             _shown |= frozenset(x for x in named_ids if x is not None) - options.ends
         if choice is not NO_ADAPTER:
             options = replace(options, adapter=choice)
+        if progress is not None:
+            if not callable(progress):
+                raise InvalidArgument(
+                    f"[{place}] progress is {shown(progress)}, expected a function"
+                )
+            options = replace(options, progress=progress)
         if _grammar is not None:
             options = replace(options, grammar=_grammar)
         if options.grammar is not None:
@@ -463,10 +474,10 @@ class TextModel(Model):
             words = self.tokenizer
             names = {token: words.pieces[token].encode() for token in _shown}
 
-            def shown(token: int) -> bytes:
+            def spelt(token: int) -> bytes:
                 return names.get(token) or words.bytes_of(token)
 
-            bytes_of = shown
+            bytes_of = spelt
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
 

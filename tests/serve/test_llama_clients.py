@@ -5,6 +5,7 @@ Not here: its routes and prompts (test_protocols.py), keys and limits (test_oper
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from serve.support import GREEDY, LOOPS, events, serving, started
 
 from aggml import InvalidArgument
 from aggml.models.small import write_small
+from aggml.serve import Limits
 from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
@@ -351,3 +353,41 @@ async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
             found = figures((await client.get("/metrics")).text)
             tokens.append(found["tokens_predicted_total"])
     assert tokens == [5, 10]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+async def test_streams_tell_the_progress_of_a_prompt(tmp_path: Path, path: str) -> None:
+    file = write_small(tmp_path / "small.gguf")
+    text = " ".join(f"word {i}" for i in range(110))  # more than one step
+    ask_for = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {}
+    given = {"prompt": text, "max_tokens": 4, "stream": True, **GREEDY} | ask_for
+    given.pop("prompt" if ask_for else "none", None)
+    given |= {"return_progress": True, "timings_per_token": True}
+    app = application(Options(models=[file], threads=2, limits=Limits(ctx=4096, slots=2)))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            for turn in range(2):
+                lines = (await client.post(path, json=given)).text.split("\n\n")
+                found = [json.loads(x[6:]) for x in lines if x.startswith("data: {")]
+                told = [x["prompt_progress"] for x in found if "prompt_progress" in x]
+                places = [i for i, x in enumerate(found) if "prompt_progress" in x]
+                first = 1 if ask_for else 0  # whose message it is comes before
+                assert places == [*range(first, first + len(told))]
+                assert len(told) > (1 if turn else 2)
+                (total,) = {x["total"] for x in told}
+                (cached,) = {x["cache"] for x in told}
+                assert (cached > 500) is bool(turn)
+                done = [x["processed"] for x in told]
+                assert (done[0], done[-1]) == (cached, total)
+                assert done == sorted(set(done))
+                times = [found[i]["timings"] for i in places]
+                assert [x["prompt_n"] for x in times] == [x - cached for x in done]
+                assert times[0]["prompt_ms"] == 0 < times[-1]["prompt_ms"]
+                assert {x["predicted_n"] for x in times} == {0}
+            plain = await client.post(path, json=given | {"return_progress": False})
+            assert "prompt_progress" not in plain.text
+            whole = await client.post(path, json=given | {"stream": False})
+            assert whole.status_code == 200
+            refused = await client.post(path, json=given | {"grammar": "root ::= x"})
+            assert refused.status_code == 400

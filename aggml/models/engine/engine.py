@@ -664,6 +664,8 @@ class Engine:
             self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             return False
         self._flights.append(_Flight(plan, future, time.perf_counter()))
+        for one, _ in plan.chunk:
+            self._report(one)  # the first time: what of its prompt is known
         return True
 
     # -- what comes next
@@ -1480,12 +1482,20 @@ class Engine:
         one.computed += n
         self.counters.prompt_tokens += n
         self._shares.charge(one.caller, n)
+        self._report(one)
         if one.computed == len(one.tokens):
             one.staged, one.in_place, one.alone = None, False, False
             if not one.checkpoints:  # else the last one is near enough
                 self._keep(one)
         elif one.checkpoints and one.computed in one.checkpoints:
             self._keep(one)
+
+    def _report(self, one: TextRequest) -> None:
+        """Tell the progress of a prompt; an error of the function that is told ends its request."""
+        try:
+            one.report()
+        except Exception as error:  # of any class: others must go on
+            self._fail([one], error)
 
     def _apply_arrays(self, plan: _StepPlan, result: Sequence[Any]) -> None:
         decoder = self.decoder

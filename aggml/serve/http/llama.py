@@ -30,7 +30,7 @@ from aggml.serve.http.generating import (
     tools_of,
 )
 from aggml.serve.http.openai import complete as openai_complete
-from aggml.serve.http.openai import limit_of, token_vectors, vectors_of
+from aggml.serve.http.openai import limit_of, progress_for, token_vectors, vectors_of
 from aggml.serve.http.schema import (
     Completion,
     Detokenize,
@@ -42,7 +42,7 @@ from aggml.serve.http.schema import (
     Tokenize,
 )
 from aggml.serve.http.sending import Writer, respond
-from aggml.serve.http.timings import timings_of
+from aggml.serve.http.timings import progress_of, timings_of
 from aggml.serve.http.vectors import numbers_of
 
 if TYPE_CHECKING:
@@ -117,6 +117,15 @@ class _Completions(Writer):
         if self._given.timings_per_token:
             event["timings"] = timings_of(choice)
         return event_of(self._select_fields(event))
+
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """An event with the tokens of the prompt that are computed."""
+        event: dict[str, Any] = {
+            "index": choice.index, "content": "", "tokens": [], "stop": False, "id_slot": -1,
+            "tokens_predicted": 0, "tokens_evaluated": choice.prompt_tokens,
+        }  # fmt: skip
+        timings = self._given.timings_per_token
+        return event_of(event | progress_of(choice, done, total, timings=timings))
 
     def end_choice(self, choice: Choice) -> bytes:
         """An event with everything but the text."""
@@ -283,7 +292,14 @@ async def _complete(
     n = given.n_cmpl
     choices = [
         TextChoice(
-            model, ids, options, variant=variant, index=i * n + variant, group=i, after_first=after
+            model,
+            ids,
+            options,
+            variant=variant,
+            index=i * n + variant,
+            group=i,
+            after_first=after,
+            progress=progress_for(given),
         )
         for i, ids in enumerate(prompts)
         for variant in range(n)

@@ -19,7 +19,7 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml.models import EncoderModel, EngineError, TextModel
-from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
+from aggml.serve.http.choice import ChatChoice, Choice, PromptProgress, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
@@ -51,7 +51,7 @@ from aggml.serve.http.schema import (
 from aggml.serve.http.sending import Writer, respond
 from aggml.serve.http.speech import answer_whole, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
-from aggml.serve.http.timings import sum_of_timings, timings_of
+from aggml.serve.http.timings import progress_of, sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import (
         FunctionChoice,
         Generation,
+        LlamaCompletion,
         ModelRequest,
         ResponseFormat,
     )
@@ -83,6 +84,7 @@ __all__ = [
     "models",
     "one_model",
     "pooling",
+    "progress_for",
     "realtime",
     "tei_embed",
     "tei_embed_sparse",
@@ -204,6 +206,12 @@ class _OpenAI(Writer):
         """What is told beside the answer to those who look for errors."""
         return {}
 
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """An event with the tokens of the prompt that are computed."""
+        timings = self._given.timings_per_token
+        more = progress_of(choice, done, total, timings=timings)
+        return self._event(choice, self._delta({}), more=more)
+
     def end_choice(self, choice: Choice) -> bytes:
         """An event that says why the choice ended."""
         return self._event(choice, self._delta({}), reason=choice.reason)
@@ -230,12 +238,13 @@ class _OpenAI(Writer):
         told: Sequence[Told] = (),
         reason: str | None = None,
         ids: Sequence[int] | None = None,
+        more: dict[str, Any] | None = None,
     ) -> bytes:
         one: dict[str, Any] = {
             "index": choice.index, **content, "finish_reason": reason,
             "logprobs": self._told(choice, told) if told else None,
         }  # fmt: skip
-        chunk = self._chunk([one])
+        chunk = self._chunk([one]) | (more or {})
         if ids is not None and self._given.return_token_ids:
             one["token_ids"] = ids
             # vLLM tells them once: a chat has one prompt, a completion may have several.
@@ -512,6 +521,7 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
             model, prompt, _tell_once(options, given, variant), variant=variant,
             index=i * made + variant, group=i, hides=given.logprobs is None,
             sent=so_far.of(i * made + variant) if so_far else None,
+            progress=progress_for(given),
         )
         for i, prompt in enumerate(ids)
         for variant in range(made)
@@ -521,6 +531,11 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
         writer.echoes = [await _echo(model, x, given, exchange) for x in ids]
     seconds = _seconds_left(exchange, given, so_far)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
+
+
+def progress_for(given: Generation | LlamaCompletion) -> PromptProgress | None:
+    """What gets the progress of a prompt; None: it is not told."""
+    return PromptProgress() if given.stream and given.return_progress else None
 
 
 def _check_stream(given: Generation) -> None:
@@ -678,6 +693,7 @@ async def chat(exchange: Exchange) -> Response:
             variant=i,
             index=i,
             sent=so_far.of(i) if so_far else None,
+            progress=progress_for(given),
         )
         for i in range(given.n)
     ]

@@ -329,6 +329,11 @@ class Generation(Sampling, kw_only=True):
     timings_per_token: Annotated[
         bool, about("the answer and each event with tokens have llama-server's `timings`")
     ] = False
+    return_progress: Annotated[
+        bool,
+        about("a stream begins with events of `prompt_progress`: how many tokens of the prompt are "
+              "computed"),
+    ] = False  # fmt: skip
 
 
 # -- OpenAI
@@ -943,6 +948,11 @@ class LlamaCompletion(Sampling, kw_only=True):
     ] = None
     min_p: Annotated[float, about("as above", ge=0, le=1)] = 0.05
     timings_per_token: Annotated[bool, about("each event has `timings`")] = False
+    return_progress: Annotated[
+        bool,
+        about("a stream begins with events of `prompt_progress`: how many tokens of the prompt are "
+              "computed"),
+    ] = False  # fmt: skip
 
 
 class Extra(Struct):
