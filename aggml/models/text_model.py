@@ -868,14 +868,21 @@ class TextModel(Model):
         states = await self._arrays("rerank", pairs, "hidden", *when, choice)
         return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
 
-    def encode_pair(self, query: str, document: str) -> list[int]:
-        """The tokens of a query and a document for `rerank_ids`, however many.
+    def encode_pair(self, query: str, document: str, *, most: int | None = None) -> list[int]:
+        """The tokens of a query and a document for `rerank_ids`.
+
+        Args:
+            query: a text.
+            document: a text.
+            most: the document is cut so that there are at most so many; None: however many.
 
         Raises:
+            InvalidArgument: ``most`` is no number of tokens.
             Unsupported: the file has no rank head.
             ModelError: it has no vocabulary.
         """
-        return self._rank_head("encode_pair").encode(self.tokenizer, query, document, None)
+        n = None if most is None else integer("encode_pair", "most", most, 1)
+        return self._rank_head("encode_pair").encode(self.tokenizer, query, document, n)
 
     async def rerank_ids(
         self,

@@ -581,7 +581,7 @@ class Rerank(ModelRequest, kw_only=True):
     documents: Annotated[
         Annotated[list[str | Document], Meta(min_length=1, max_length=DOCUMENTS)] | None,
         about("1 to 2,048 texts, or objects with a `text`; the query and one document together "
-              "must fit into the model's context"),
+              "must fit into the model's context, unless they may be cut"),
     ] = None  # fmt: skip
     texts: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=DOCUMENTS)] | None,
@@ -594,6 +594,17 @@ class Rerank(ModelRequest, kw_only=True):
     return_documents: Annotated[bool, about("each result contains its document")] = False
     return_text: Annotated[bool, about("the same, of TEI")] = False
     raw_scores: Annotated[bool, about("of TEI; false: scores go through a sigmoid")] = False
+    truncate: Annotated[bool, about("of TEI; cut documents that are too long")] = False
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about(
+            "cut documents so that they have so many tokens with the query; -1: so that they fit"
+        ),
+    ] = None
+    max_tokens_per_doc: Annotated[
+        Annotated[int, Meta(ge=0, le=1 << 31)] | None,
+        about("of Cohere; cut documents to so many tokens, and so that they fit; 0: do not"),
+    ] = None
     use_activation: Annotated[
         bool | None,
         about("of vLLM; true: scores go through a sigmoid; false: the numbers of the rank head as "
@@ -619,6 +630,11 @@ class Score(ModelRequest, kw_only=True):
         about("a text, or a list of them: with one `text_1` all are scored with it, else there are "
               "as many; `documents`, `items` and `data_2` are the same"),
     ]  # fmt: skip
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about("cut the second text of a pair so that both have so many tokens; -1: so that they "
+              "fit; of a model without a rank head each text"),
+    ] = None  # fmt: skip
     use_activation: Annotated[
         bool | None,
         about("false: the numbers of the rank head as they are; else they go through a sigmoid"),
@@ -1294,7 +1310,6 @@ OTHERS: Final = (
     Other(("response_format",), "answers of this route are free text", ({"type": "text"},)),
     Other(("rank_fields",), "documents are ranked by their field text", (["text"],)),
     Other(("max_chunks_per_doc",), "documents are not cut into chunks, but ranked whole", (1,)),
-    Other(("max_tokens_per_doc",), "documents are not shortened, but ranked whole", (0,)),
     Other(
         ("truncation", "truncate", "truncation_direction"),
         "texts that are too long are refused, and not cut",
