@@ -82,8 +82,12 @@ class Beside:
         if model is None or tensors is None:
             return 0
         length = min(ctx, round_up(model.context_length)) if not model.predicts else ctx
-        rows = sizes(model, cache, length, slots + 1, ring=False)
-        steps = await steps_of_text(model, tensors, device, ctx=length, slots=slots, cache=cache)
+        rewind = rewind_of(model, slots)
+        rows = sizes(model, cache, length, slots + 1, ring=False, rewind=rewind)
+        steps = await steps_of_text(
+            model, tensors, device, ctx=length, slots=slots, cache=cache, rewind=rewind,
+            verified=rewind.tokens and rewind.tokens + 1,  # tokens that a draft model lacks
+        )  # fmt: skip
         packed = 0
         if isinstance(device, CPUDevice):
             own = {x: tensors[x] for x in self.own}

@@ -81,10 +81,10 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
 
 
 def rewind_of(model: Description, slots: int) -> Rewind:
-    """How far states must be able to go back, so that steps can verify drafts.
+    """How far states must be able to go back, so that steps can verify drafts or make them.
 
     Args:
-        model: whose tokens are guessed.
+        model: whose tokens are guessed, or which guesses them.
         slots: sequences of its engine.
     """
     kept = (x for layer in model.layers for x in layer.caches().values())
@@ -112,7 +112,7 @@ async def speculation_of(
         cache: element type of its keys and values.
 
     Raises:
-        Unsupported: a draft model with states, or of another kind.
+        Unsupported: a draft model of another kind, or on other machines.
         ModelError: the draft model cannot be loaded, or has another vocabulary.
         InvalidState: the draft model is closed.
     """
@@ -128,13 +128,13 @@ async def speculation_of(
         other = draft.engine.decoder
         if not isinstance(other, PagedDecoder):
             raise Unsupported("[load] draft is a model on other machines: it cannot make drafts")
-        _check_stateless(other.has_states, f"draft, a {draft.architecture},")
         _check_vocabularies(
             (tokenizer, decoder.vocabulary), (draft._tokenizer, other.vocabulary), repr(draft)
         )
         own = PagedDecoder(
             other.site, other.model, other.weights, ctx=min(decoder.ctx, other.ctx),
             sequences=sequences, cache=cache, owns_weights=False,
+            rewind=rewind_of(other.model, engine.slots),
         )  # fmt: skip
         return Speculation(
             DraftModel(own, engine.slots, decoder.vocabulary, lambda: not draft.closed),
@@ -149,19 +149,15 @@ async def speculation_of(
             )
         words = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         ctx = min(decoder.ctx, model.context_length)
-        sizes = PagedDecoder.sizes(model, ctx=ctx, sequences=sequences, cache=cache)
+        rewind = rewind_of(model, engine.slots)
+        sizes = PagedDecoder.sizes(model, ctx=ctx, sequences=sequences, cache=cache, rewind=rewind)
         _check_vocabularies(
             (tokenizer, decoder.vocabulary), (words, _rows(file.tensors)), repr(str(path))
         )
         weights = await load_weights(backend, file, model.needs(), None, model.uses, sizes)
         loaded = PagedDecoder(
-            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache
+            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache, rewind=rewind
         )  # fmt: skip
-    try:
-        _check_stateless(loaded.has_states, f"draft, a {model.architecture},")
-    except BaseException:
-        loaded.close()
-        raise
     made = DraftModel(loaded, engine.slots, decoder.vocabulary)
     return Speculation(made, decoder.ctx, decoder.widest)
 
@@ -209,14 +205,6 @@ def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
 def _rows(tensors: Mapping[str, Tensor]) -> int:
     embeddings = tensors.get("token_embd.weight")
     return 0 if embeddings is None else embeddings.ne[1]
-
-
-def _check_stateless(states: bool, what: str) -> None:
-    if states:
-        raise Unsupported(
-            f"[load] draft is given, but {what} keeps a state of each sequence, which cannot go "
-            "back to where a draft was wrong"
-        )
 
 
 def _check_vocabularies(

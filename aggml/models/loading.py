@@ -174,7 +174,8 @@ def load(
             or lacks something that the architecture needs; an adapter or a control vector cannot be
             read, or belongs to another model; the draft model has another vocabulary, or ``draft``
             is "mtp" and the file has no layer that predicts further tokens.
-        Unsupported: by the await: a draft model with states.
+        Unsupported: by the await: a draft model that does not continue text, or is on other
+            machines.
 
     Cancellation: nothing of the model stays loaded.
     """

@@ -247,7 +247,7 @@ async def test_a_file_without_a_head_is_told_what_it_lacks(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", ["rwkv7", "qwen3next"])
-async def test_a_model_with_states_can_have_drafts_but_make_none(
+async def test_a_model_with_states_can_have_drafts_and_make_them(
     layout: str, folder: Path, backend: aggml.Backend, always: None
 ) -> None:
     path = random_file(folder, layout)
@@ -256,8 +256,19 @@ async def test_a_model_with_states_can_have_drafts_but_make_none(
         assert await answers(one, **bias) == await answers(plain, **bias)
         assert one.engine.counters.drafts > 5
         assert one.memory.pages > plain.memory.pages
-    with pytest.raises((aggml.Unsupported, ModelError)):
-        await load(random_file(folder, "llama"), backend, draft=path)
+        wanted = await answers(plain)
+        for draft in (path, plain):
+            async with await load(path, backend, draft=draft) as model:
+                assert await answers(model) == wanted
+                counters = model.engine.counters
+                assert counters.accepted_tokens == counters.draft_tokens > 20
+        assert await answers(plain) == wanted  # its weights are still there
+        llama = random_file(folder, "llama")
+        async with await load(llama, backend) as alone:
+            wanted = await answers(alone)
+        async with await load(llama, backend, draft=path) as model:
+            assert await answers(model) == wanted
+            assert model.engine.counters.draft_tokens > 20
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
