@@ -156,6 +156,14 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "deepseek3-yarn": ("deepseek_v3", {
         **LATENT, "n_group": 4, "topk_group": 2,
         "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "mistral4": ("mistral4", {**LATENT, "first_k_dense_replace": 0, "rope_parameters": {
+        **_YARN, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1}}),
+    "kimi-linear": ("kimi_linear", {
+        **{x: y for x, y in LATENT.items() if x[:2] in ("qk", "kv", "v_")},
+        "num_hidden_layers": 5, "num_key_value_heads": 4, "moe_intermediate_size": 32,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "linear_head_dim": 16,
+        "linear_num_heads": 4}),
     "mamba2": ("mamba2", SCAN),
     "mamba2-tied": ("mamba2", {**SCAN, "tie_word_embeddings": True}),
     "qwen3next": ("qwen3_next", {
@@ -275,6 +283,8 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 
 def _class(kind: str, auto: str) -> str:
     """transformers' class for a type of model; models that see have another one."""
+    if kind == "mistral4":  # the text of a model that sees, which no class of Auto makes alone
+        return "Mistral4ForCausalLM"
     return "AutoModelForImageTextToText" if "_vl" in kind else auto
 
 
@@ -285,7 +295,8 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
     small = {} if "text_config" in changes else SMALL
     config = transformers.AutoConfig.for_model(kind, **{**small, **changes})
     auto = _class(kind, auto)
-    model = getattr(transformers, auto).from_config(config)
+    maker = getattr(transformers, auto)
+    model = maker.from_config(config) if auto.startswith("Auto") else maker(config)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         told = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))

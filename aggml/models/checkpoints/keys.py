@@ -239,7 +239,8 @@ def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
                     f"config.json has {name} = {rope[name]} among its settings of rotary "
                     "positions, which is not carried out"
                 )
-    if rope.get("llama_4_scaling_beta") is not None and config.model_type != "ministral3":
+    sharpened = config.model_type in ("ministral3", "mistral4")
+    if rope.get("llama_4_scaling_beta") is not None and not sharpened:
         raise ModelError(
             "config.json has llama_4_scaling_beta among its settings of rotary positions, which is "
             "not carried out"
