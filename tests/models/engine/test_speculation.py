@@ -141,7 +141,7 @@ async def speculating(
     """
     async with engines(folder, layout, **options) as engine:
         if draft in (None, "ngram"):
-            drafts = LookupDrafter(shared=draft == "ngram")
+            drafts = LookupDrafter(NgramTable() if draft == "ngram" else None)
             engine.speculation = Speculation(drafts, CTX, engine.decoder.widest)
             yield engine
             return
