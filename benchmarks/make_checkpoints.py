@@ -26,9 +26,11 @@ from benchmarks.peers import module
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 FOLLOWED: Final = 24  # greedy tokens that are compared
 #: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
-#: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures.
+#: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures, and of
+#: phimoe neither the norms nor the weights of experts.
 OTHERWISE: Final = (
-    "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window", "starcoder2-window",
+    "phimoe", "phimoe-short", "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window",
+    "starcoder2-window",
 )  # fmt: skip
 #: Cases that llama.cpp cannot read: its sizes of gemma3n's thin maps and embeddings are fixed.
 UNREAD: Final = ("gemma3n", "gemma3n-active")
@@ -159,6 +161,11 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "mistral4": ("mistral4", {**LATENT, "first_k_dense_replace": 0, "rope_parameters": {
         **_YARN, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1}}),
+    "phimoe": ("phimoe", {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True}),
+    "phimoe-short": ("phimoe", {
+        "num_local_experts": 8, "attention_bias": True, "lm_head_bias": True,
+        "rope_parameters": {**_LONG, "short_mscale": 1.25, "long_mscale": 1.25,
+                            "original_max_position_embeddings": 512}}),
     "kimi-linear": ("kimi_linear", {
         **{x: y for x, y in LATENT.items() if x[:2] in ("qk", "kv", "v_")},
         "num_hidden_layers": 5, "num_key_value_heads": 4, "moe_intermediate_size": 32,

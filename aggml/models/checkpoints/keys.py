@@ -264,6 +264,14 @@ def _long_rope_keys(config: Config, rope: dict[str, Any]) -> dict[str, Any]:
         or whole
     )
     factor = rope.get("attention_factor")
+    told = {rope[x] for x in ("short_mscale", "long_mscale") if rope.get(x) is not None}
+    if told:
+        if len(told) > 1 or config.model_type != "phimoe":
+            raise ModelError(
+                f"config.json has short_mscale and long_mscale = {sorted(told)} for a "
+                f"{config.model_type!r} model; only equal ones of phimoe are carried out"
+            )
+        (factor,) = told
     if factor is None:
         scale = rope.get("factor") or whole / first
         factor = 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(first))

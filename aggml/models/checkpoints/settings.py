@@ -182,7 +182,7 @@ _NUMBERS: Final = _words(
     "swiglu_alpha "
     "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
-    "block_ffn_dim_multiplier route_scale"
+    "block_ffn_dim_multiplier route_scale router_jitter_noise"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -265,8 +265,8 @@ def check_types(values: Mapping[str, Any]) -> None:
 #: The settings of rotary positions that are carried out.
 _ROPE_NUMBERS: Final = _words(
     "rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor "
-    "mscale mscale_all_dim alpha llama_4_scaling_beta partial_rotary_factor "
-    "original_max_position_embeddings"
+    "mscale mscale_all_dim short_mscale long_mscale alpha llama_4_scaling_beta "
+    "partial_rotary_factor original_max_position_embeddings"
 )
 _ROPE_LISTS: Final = ("short_factor", "long_factor", "mrope_section")
 _ROPE_OTHERS: Final = (
