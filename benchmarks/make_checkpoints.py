@@ -26,9 +26,11 @@ from benchmarks.peers import module
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 FOLLOWED: Final = 24  # greedy tokens that are compared
 #: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
-#: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures.
+#: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures, and of
+#: phimoe neither the norms nor the weights of experts.
 OTHERWISE: Final = (
-    "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window", "starcoder2-window",
+    "phimoe", "phimoe-short", "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window",
+    "starcoder2-window",
 )  # fmt: skip
 #: Cases that llama.cpp cannot read: its sizes of gemma3n's thin maps and embeddings are fixed.
 UNREAD: Final = ("gemma3n", "gemma3n-active")
@@ -156,6 +158,19 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "deepseek3-yarn": ("deepseek_v3", {
         **LATENT, "n_group": 4, "topk_group": 2,
         "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "mistral4": ("mistral4", {**LATENT, "first_k_dense_replace": 0, "rope_parameters": {
+        **_YARN, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1}}),
+    "phimoe": ("phimoe", {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True}),
+    "phimoe-short": ("phimoe", {
+        "num_local_experts": 8, "attention_bias": True, "lm_head_bias": True,
+        "rope_parameters": {**_LONG, "short_mscale": 1.25, "long_mscale": 1.25,
+                            "original_max_position_embeddings": 512}}),
+    "kimi-linear": ("kimi_linear", {
+        **{x: y for x, y in LATENT.items() if x[:2] in ("qk", "kv", "v_")},
+        "num_hidden_layers": 5, "num_key_value_heads": 4, "moe_intermediate_size": 32,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "linear_head_dim": 16,
+        "linear_num_heads": 4}),
     "mamba2": ("mamba2", SCAN),
     "mamba2-tied": ("mamba2", {**SCAN, "tie_word_embeddings": True}),
     "qwen3next": ("qwen3_next", {
@@ -275,6 +290,8 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 
 def _class(kind: str, auto: str) -> str:
     """transformers' class for a type of model; models that see have another one."""
+    if kind == "mistral4":  # the text of a model that sees, which no class of Auto makes alone
+        return "Mistral4ForCausalLM"
     return "AutoModelForImageTextToText" if "_vl" in kind else auto
 
 
@@ -285,7 +302,8 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
     small = {} if "text_config" in changes else SMALL
     config = transformers.AutoConfig.for_model(kind, **{**small, **changes})
     auto = _class(kind, auto)
-    model = getattr(transformers, auto).from_config(config)
+    maker = getattr(transformers, auto)
+    model = maker.from_config(config) if auto.startswith("Auto") else maker(config)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         told = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))

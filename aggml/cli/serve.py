@@ -230,7 +230,8 @@ def serve(
         "ngram",
         "mtp",
     ):  # replicas of Ray have another working directory
-        draft = str(Path(draft).expanduser().resolve())
+        kind = "ngram:" if draft.startswith("ngram:") else ""
+        draft = kind + str(Path(draft.removeprefix(kind)).expanduser().resolve())
     limits = Limits(
         slots=given["slots"],
         ctx=given["ctx"],

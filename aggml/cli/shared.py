@@ -250,11 +250,11 @@ def draft_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add the option that says what guesses the next tokens."""
     return click.option(
         "--draft",
-        metavar="lookup|ngram|mtp|PATH",
+        metavar="lookup|ngram[:FILE]|mtp|PATH",
         help="Guess the next tokens, so that a step can make several; answers stay the same. "
-        "lookup: from the text itself; ngram: from that and all other texts so far; mtp: by the "
-        "file's own layer that predicts further tokens; PATH: by a smaller model with the same "
-        "vocabulary. [default: none]",
+        "lookup: from the text itself; ngram: from that and all other texts so far, which FILE "
+        "keeps for the next time; mtp: by the file's own layer that predicts further tokens; PATH: "
+        "by a smaller model with the same vocabulary. [default: none]",
     )(function)
 
 

@@ -16,7 +16,7 @@ from aggml import InvalidArgument, Unsupported
 from aggml.devices.cpu import CPUDevice
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
-from aggml.models.drafting import LOOKUP, MTP, NGRAM, check_head, head_weights, rewind_of
+from aggml.models.drafting import LOOKUP, MTP, NGRAM, NgramFile, check_head, head_weights, rewind_of
 from aggml.models.engine.speculation import WIDTHS
 from aggml.models.footprint import copies, footprint_of, packed_bytes, steps_of_text
 from aggml.models.kv.caches import sizes
@@ -82,8 +82,12 @@ class Beside:
         if model is None or tensors is None:
             return 0
         length = min(ctx, round_up(model.context_length)) if not model.predicts else ctx
-        rows = sizes(model, cache, length, slots + 1, ring=False)
-        steps = await steps_of_text(model, tensors, device, ctx=length, slots=slots, cache=cache)
+        rewind = rewind_of(model, slots)
+        rows = sizes(model, cache, length, slots + 1, ring=False, rewind=rewind)
+        steps = await steps_of_text(
+            model, tensors, device, ctx=length, slots=slots, cache=cache, rewind=rewind,
+            verified=rewind.tokens and rewind.tokens + 1,  # tokens that a draft model lacks
+        )  # fmt: skip
         packed = 0
         if isinstance(device, CPUDevice):
             own = {x: tensors[x] for x in self.own}
@@ -129,7 +133,7 @@ async def read_beside(
     elif isinstance(draft, TextModel):  # its weights are there already
         other = draft.engine.decoder
         found = replace(found, model=other.model, tensors=other.weights)
-    elif draft is not None and draft not in (LOOKUP, NGRAM):
+    elif not (draft is None or isinstance(draft, NgramFile) or draft in (LOOKUP, NGRAM)):
         with await open_model(Path(draft), "draft") as other_file:
             tensors = other_file.tensors
             described = await anyio.to_thread.run_sync(

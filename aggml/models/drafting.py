@@ -5,7 +5,9 @@ Not here: drafts (engine/lookup.py, engine/draft_model.py), when they pay (engin
 
 from __future__ import annotations
 
+import functools
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,8 @@ from aggml.models.arguments import file_path, shown
 from aggml.models.checking import describe_checked, tensor_problems
 from aggml.models.description import Description
 from aggml.models.engine.draft_model import DraftModel
+from aggml.models.engine.ngram_files import identity_of_tokens, read_ngrams, write_ngrams
+from aggml.models.engine.ngrams import NgramTable
 from aggml.models.engine.prediction_head import PredictionHead
 from aggml.models.engine.speculation import WIDTHS, LookupDrafter, Speculation
 from aggml.models.errors import ModelError
@@ -38,6 +42,7 @@ __all__ = [
     "MTP",
     "NGRAM",
     "Draft",
+    "NgramFile",
     "check_head",
     "draft_of",
     "head_weights",
@@ -57,8 +62,19 @@ FURTHEST: Final = WIDTHS[1] - 1  # tokens that a state can go back
 MOST_FOR_STATES: Final = 1 << 30
 PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
 
-#: What makes drafts: the word "lookup", "ngram" or "mtp", the path of a model, or a model.
-Draft = str | Path | TextModel
+OF_FILE: Final = f"{NGRAM}:"  #: "ngram:PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class NgramFile:
+    """Statistics of n-grams that a file keeps: read by `load`, written when the model is closed."""
+
+    path: Path
+
+
+#: What makes drafts: the word "lookup", "ngram" or "mtp", statistics in a file, the path of a
+#: model, or a model.
+Draft = str | Path | TextModel | NgramFile
 
 
 def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever was given
@@ -71,20 +87,23 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
         return given
     if isinstance(given, str) and given in (LOOKUP, NGRAM, MTP):
         return given
+    if isinstance(given, str) and given.startswith(OF_FILE) and given != OF_FILE:
+        return NgramFile(file_path(place, "draft", given.removeprefix(OF_FILE)))
     try:
         return file_path(place, "draft", given)
     except InvalidArgument:
         raise InvalidArgument(
-            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {NGRAM!r}, {MTP!r}, the "
+            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {NGRAM!r}, "
+            f"'{OF_FILE}PATH', {MTP!r}, the "
             "path of a model's file or folder, or a model that continues text"
         ) from None
 
 
 def rewind_of(model: Description, slots: int) -> Rewind:
-    """How far states must be able to go back, so that steps can verify drafts.
+    """How far states must be able to go back, so that steps can verify drafts or make them.
 
     Args:
-        model: whose tokens are guessed.
+        model: whose tokens are guessed, or which guesses them.
         slots: sequences of its engine.
     """
     kept = (x for layer in model.layers for x in layer.caches().values())
@@ -112,13 +131,16 @@ async def speculation_of(
         cache: element type of its keys and values.
 
     Raises:
-        Unsupported: a draft model with states, or of another kind.
+        Unsupported: a draft model of another kind, or on other machines.
         ModelError: the draft model cannot be loaded, or has another vocabulary.
         InvalidState: the draft model is closed.
     """
     decoder = engine.decoder
     if draft in (LOOKUP, NGRAM):
-        drafter = LookupDrafter(shared=draft == NGRAM)
+        drafter = LookupDrafter(NgramTable() if draft == NGRAM else None)
+        return Speculation(drafter, decoder.ctx, decoder.widest)
+    if isinstance(draft, NgramFile):
+        drafter = await _open_ngrams(draft.path, tokenizer, decoder.vocabulary)
         return Speculation(drafter, decoder.ctx, decoder.widest)
     if draft == MTP:
         head = PredictionHead(_head_decoder(engine, cache), engine.slots)
@@ -128,13 +150,13 @@ async def speculation_of(
         other = draft.engine.decoder
         if not isinstance(other, PagedDecoder):
             raise Unsupported("[load] draft is a model on other machines: it cannot make drafts")
-        _check_stateless(other.has_states, f"draft, a {draft.architecture},")
         _check_vocabularies(
             (tokenizer, decoder.vocabulary), (draft._tokenizer, other.vocabulary), repr(draft)
         )
         own = PagedDecoder(
             other.site, other.model, other.weights, ctx=min(decoder.ctx, other.ctx),
             sequences=sequences, cache=cache, owns_weights=False,
+            rewind=rewind_of(other.model, engine.slots),
         )  # fmt: skip
         return Speculation(
             DraftModel(own, engine.slots, decoder.vocabulary, lambda: not draft.closed),
@@ -149,21 +171,32 @@ async def speculation_of(
             )
         words = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         ctx = min(decoder.ctx, model.context_length)
-        sizes = PagedDecoder.sizes(model, ctx=ctx, sequences=sequences, cache=cache)
+        rewind = rewind_of(model, engine.slots)
+        sizes = PagedDecoder.sizes(model, ctx=ctx, sequences=sequences, cache=cache, rewind=rewind)
         _check_vocabularies(
             (tokenizer, decoder.vocabulary), (words, _rows(file.tensors)), repr(str(path))
         )
         weights = await load_weights(backend, file, model.needs(), None, model.uses, sizes)
         loaded = PagedDecoder(
-            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache
+            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache, rewind=rewind
         )  # fmt: skip
-    try:
-        _check_stateless(loaded.has_states, f"draft, a {model.architecture},")
-    except BaseException:
-        loaded.close()
-        raise
     made = DraftModel(loaded, engine.slots, decoder.vocabulary)
     return Speculation(made, decoder.ctx, decoder.widest)
+
+
+async def _open_ngrams(path: Path, words: Vocabulary | None, vocabulary: int) -> LookupDrafter:
+    """Drafts from the statistics of a file, which are written back when the model is closed.
+
+    Raises:
+        ModelError: the file cannot be read, or has another vocabulary.
+    """
+
+    def read() -> tuple[str, NgramTable]:
+        identity = identity_of_tokens(None if words is None else words.pieces, vocabulary)
+        return identity, read_ngrams(path, identity, vocabulary)
+
+    identity, table = await anyio.to_thread.run_sync(read)
+    return LookupDrafter(table, functools.partial(write_ngrams, path, identity))
 
 
 def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description:
@@ -209,14 +242,6 @@ def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
 def _rows(tensors: Mapping[str, Tensor]) -> int:
     embeddings = tensors.get("token_embd.weight")
     return 0 if embeddings is None else embeddings.ne[1]
-
-
-def _check_stateless(states: bool, what: str) -> None:
-    if states:
-        raise Unsupported(
-            f"[load] draft is given, but {what} keeps a state of each sequence, which cannot go "
-            "back to where a draft was wrong"
-        )
 
 
 def _check_vocabularies(

@@ -132,10 +132,11 @@ def load(
             free.
         draft: what guesses the next tokens, so that a step can make several; the answers stay the
             same (docs/generation.md). "lookup": the tokens of each sequence itself, where its last
-            ones came before. "ngram": those, and what mostly followed in all sequences. "mtp": the
-            file's own layer that predicts a further token. A path: a smaller model with the same
-            vocabulary, a file or a folder, on the same backend. A model: the same, where that model
-            is computed; it must stay open. None: nothing does.
+            ones came before. "ngram": those, and what mostly followed in all sequences;
+            "ngram:PATH": this begins with what a file has and is written to it when the model is
+            closed. "mtp": the file's own layer that predicts a further token. A path: a smaller
+            model with the same vocabulary, a file or a folder, on the same backend. A model: the
+            same, where that model is computed; it must stay open. None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
             A device with memory of its own has all of it from the beginning: there ``ctx`` and
@@ -174,7 +175,8 @@ def load(
             or lacks something that the architecture needs; an adapter or a control vector cannot be
             read, or belongs to another model; the draft model has another vocabulary, or ``draft``
             is "mtp" and the file has no layer that predicts further tokens.
-        Unsupported: by the await: a draft model with states.
+        Unsupported: by the await: a draft model that does not continue text, or is on other
+            machines.
 
     Cancellation: nothing of the model stays loaded.
     """

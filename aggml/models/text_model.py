@@ -35,6 +35,7 @@ from aggml.models.engine.draft_model import DraftModel
 from aggml.models.engine.options import options_of
 from aggml.models.engine.prediction_head import PredictionHead
 from aggml.models.engine.requests import TextRequest, caller
+from aggml.models.engine.speculation import LookupDrafter
 from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
 from aggml.models.memory import measure
@@ -1085,7 +1086,11 @@ class TextModel(Model):
         with anyio.CancelScope(shield=True):
             await self.engine.flush()
         if self._speculation is not None:
-            self._speculation.drafter.close()
+            drafter = self._speculation.drafter
+            if isinstance(drafter, LookupDrafter):
+                with anyio.CancelScope(shield=True):
+                    await drafter.save()
+            drafter.close()
         try:
             if self._pictures is not None:
                 await self._pictures.aclose()

@@ -89,6 +89,22 @@ _SIGMOID: Final = {
     "expert_weights_scale": 2.5,
 }
 _BIAS: Final = {"exp_probs_b.bias": (N_EXPERTS,)}
+_KERNEL: Final = 4
+#: A layer with a state: it has the heads of attention, each with as many elements as VALUE.
+_STATE: Final[dict[str, tuple[int, ...] | None]] = {
+    **dict.fromkeys((*_FOLDED, *_LITE)),
+    "attn_q.weight": (HEADS * VALUE, WIDTH),
+    "attn_k.weight": (HEADS * VALUE, WIDTH),
+    "attn_v.weight": (HEADS * VALUE, WIDTH),
+    "attn_output.weight": (WIDTH, HEADS * VALUE),
+    **{f"ssm_conv1d_{x}.weight": (1, HEADS * VALUE, 1, _KERNEL) for x in ("q", "k", "v")},
+    **{f"ssm_{x}_a.weight": (VALUE, WIDTH) for x in ("f", "g")},
+    **{f"ssm_{x}_b.weight": (HEADS * VALUE, VALUE) for x in ("f", "g")},
+    "ssm_beta.weight": (HEADS, WIDTH),
+    "ssm_dt.bias": (HEADS * VALUE,),
+    "ssm_a": (1, 1, HEADS, 1),
+    "ssm_norm.weight": (VALUE,),
+}
 _GROUPS: Final = {"expert_group_count": 4, "expert_group_used_count": 2}
 
 LAYOUTS: Final = {
@@ -119,5 +135,46 @@ LAYOUTS: Final = {
         OUTPUT,
         {**_OF_FOLDED, **_YARN, **_SIGMOID, **_GROUPS},
         single={0: {**_SINGLE[0], "exp_probs_b.bias": None}},
+    ),
+    "kimi-linear": Layout(
+        "kimi-linear",
+        {**_FOLDED, **_NETS, **_BIAS, **_LITE},
+        OUTPUT,
+        {
+            **{x: y for x, y in _OF_FOLDED.items() if "q_lora" not in x},
+            "attention.head_count_kv": [0, 0, 1, 0, 1],
+            "kda.head_dim": VALUE,
+            "ssm.conv_kernel": _KERNEL,
+            "expert_gating_func": 2,
+            "expert_weights_scale": 2.446,
+            "expert_shared_count": INNER // INNER_OF_EXPERT,
+        },
+        layers=5,
+        single={
+            0: {**_STATE, **_SINGLE[0], "exp_probs_b.bias": None},
+            1: _STATE,
+            3: _STATE,
+        },
+    ),
+    "mistral4": Layout(
+        "mistral4",
+        {
+            **_FOLDED,
+            **_NETS,
+            "ffn_gate_exps.weight": None,
+            "ffn_up_exps.weight": None,
+            "ffn_gate_up_exps.weight": (N_EXPERTS, 2 * INNER_OF_EXPERT, WIDTH),
+        },
+        OUTPUT,
+        {
+            **_OF_FOLDED,
+            **_YARN,
+            "rope.scaling.yarn_log_multiplier": 0.1,
+            "leading_dense_block_count": 0,
+            "expert_weights_norm": True,
+            "expert_gating_func": 1,
+            "attention.temperature_scale": 0.1,
+            "attention.temperature_length": 16,
+        },
     ),
 }

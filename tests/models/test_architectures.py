@@ -67,6 +67,7 @@ def test_every_architecture_has_a_layout() -> None:
     described = {layout.architecture for layout in layouts}
     heard = {"whisper"}  # its weights are in speech_file.py, and it is tested in test_speech.py
     heard |= {"t5", "t5encoder"}  # encoder_decoders.py and test_t5.py
+    heard |= {"phimoe"}  # llama.cpp computes something else: test_folders.py
     assert described | heard == {*catalogue._find_all()}
 
 

@@ -5,16 +5,19 @@ Not here: steps that verify drafts (engine/test_speculation.py), ``--draft`` (te
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import numpy as np
 import pytest
 from models import adapter_files, random_models
 
 import aggml
 from aggml.models import small
 from aggml.models.engine import speculation
+from aggml.models.engine.ngram_files import read_ngrams
 from aggml.models.errors import ModelError
 from aggml.models.small import write_small
 
@@ -91,6 +94,70 @@ async def test_every_kind_of_draft_leaves_the_answers_as_they_are(
             if given != draft:
                 assert counters.accepted_tokens == counters.draft_tokens > 20
         assert await answers(plain) == wanted  # its weights are still there
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_statistics_in_a_file_guess_what_an_earlier_process_said(
+    folder: Path, file: Path, backend: aggml.Backend, always: None
+) -> None:
+    kept = folder / "answers.ngrams"
+    ids = [i % 40 + 3 for i in range(0, 400, 7)]  # nothing in the prompt comes again in the answer
+    counts, found = [], []
+    for draft in ("ngram", f"ngram:{kept}", f"ngram:{kept}"):
+        async with await load(file, backend, draft=draft) as model:
+            answer = model.generate(ids, max_tokens=60, temperature=0.9, seed=5, stop_ids=())
+            found.append([x.id async for x in answer])
+            counts.append(model.engine.counters.accepted_tokens)
+        assert kept.exists() == (len(counts) > 1)
+    assert found[0] == found[1] == found[2]
+    assert counts[2] > counts[1] + 10
+    assert counts[0] == counts[1]  # the file was not there yet
+    with aggml.GGUFFile.open(kept) as opened:
+        rows = opened.tensors["young.4"].ne[1]
+        assert rows > 40
+    assert not [name for name in os.listdir(folder) if name.endswith(".writing")]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_file_of_statistics_that_does_not_fit_is_refused_by_name(
+    folder: Path, file: Path, backend: aggml.Backend
+) -> None:
+    kept = folder / "other.ngrams"
+    async with await load(random_file(folder, "llama"), backend, draft=f"ngram:{kept}") as model:
+        _ = [x async for x in model.generate([3, 4, 5, 6] * 4, max_tokens=9, stop_ids=())]
+    with pytest.raises(ModelError, match=r"other\.ngrams has statistics .* of another vocabulary"):
+        await load(file, backend, draft=f"ngram:{kept}")
+    with pytest.raises(ModelError, match=r"small\.gguf has no statistics of n-grams"):
+        await load(file, backend, draft=f"ngram:{file}")
+    kept.write_bytes(kept.read_bytes()[:-40])
+    with pytest.raises(ModelError, match=r"other\.ngrams cannot be read"):
+        await load(random_file(folder, "llama"), backend, draft=f"ngram:{kept}")
+    with pytest.raises(ModelError, match="no such folder"):
+        await load(file, backend, draft=f"ngram:{folder / 'nowhere' / 'x.ngrams'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "text"),
+    [
+        ("young.4", [1, 2, 3, 4, 320, 1], "tokens that are not 0 to 319"),
+        ("young.4", [1, 2, 3, 4, -1, 1], "tokens that are not 0 to 319"),
+        ("old.2", [1, 2, 3, 0], "votes that are not 1 to"),
+        ("old.2", [1, 2, 3, 99], "votes that are not 1 to"),
+        ("old.3", [1, 2, 3, 1], "another form"),
+    ],
+)
+def test_statistics_with_impossible_values_are_refused(
+    tmp_path: Path, name: str, row: list[int], text: str
+) -> None:
+    path = tmp_path / "x.ngrams"
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "ngrams")
+        writer.add("general.type", "ngrams")
+        writer.add("ngrams.version", 1)
+        writer.add("ngrams.vocabulary", "v")
+        writer.add_tensor(name, np.array([row], np.int32))
+    with pytest.raises(ModelError, match=text):
+        read_ngrams(path, "v", 320)
 
 
 async def test_an_answer_tells_how_many_of_its_tokens_were_guessed(
@@ -247,7 +314,7 @@ async def test_a_file_without_a_head_is_told_what_it_lacks(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", ["rwkv7", "qwen3next"])
-async def test_a_model_with_states_can_have_drafts_but_make_none(
+async def test_a_model_with_states_can_have_drafts_and_make_them(
     layout: str, folder: Path, backend: aggml.Backend, always: None
 ) -> None:
     path = random_file(folder, layout)
@@ -256,8 +323,19 @@ async def test_a_model_with_states_can_have_drafts_but_make_none(
         assert await answers(one, **bias) == await answers(plain, **bias)
         assert one.engine.counters.drafts > 5
         assert one.memory.pages > plain.memory.pages
-    with pytest.raises((aggml.Unsupported, ModelError)):
-        await load(random_file(folder, "llama"), backend, draft=path)
+        wanted = await answers(plain)
+        for draft in (path, plain):
+            async with await load(path, backend, draft=draft) as model:
+                assert await answers(model) == wanted
+                counters = model.engine.counters
+                assert counters.accepted_tokens == counters.draft_tokens > 20
+        assert await answers(plain) == wanted  # its weights are still there
+        llama = random_file(folder, "llama")
+        async with await load(llama, backend) as alone:
+            wanted = await answers(alone)
+        async with await load(llama, backend, draft=path) as model:
+            assert await answers(model) == wanted
+            assert model.engine.counters.draft_tokens > 20
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -91,6 +91,7 @@ DRAFTS = {
     "lookup": ("lookup", "llama"), "n-grams": ("ngram", "llama"),
     "lookup of a model with states": ("lookup", "mamba2"),
     "mtp": ("mtp", "qwen35-ahead"), "a path": ("path", "llama"),
+    "a path of a model with states": ("path", "mamba2"),
 }  # fmt: skip
 
 

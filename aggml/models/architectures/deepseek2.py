@@ -1,14 +1,16 @@
 """deepseek2: latent attention, a few dense layers, then experts with a shared net.
 
-Also DeepSeek-V3, R1, Kimi-K2 and others whose files name this architecture.
+Also DeepSeek-V3, R1, Kimi-K2 and others whose files name this architecture. mistral4 (Mistral Small
+4) is the same, with queries that get longer at late positions.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from aggml.models.blocks import FeedForward, LatentAttention
+from aggml.models.blocks import FeedForward, LatentAttention, Temperature
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERTS, number
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
@@ -42,7 +44,7 @@ def describe(hp: Hyperparameters) -> Description:
     divides(hp, "expert_group_count", groups, "expert_count", count)
     if gating not in GATINGS:
         raise ModelError(
-            f"deepseek2.expert_gating_func is {gating}, not 1 (softmax) or 2 (sigmoid)"
+            f"{hp.architecture}.expert_gating_func is {gating}, not 1 (softmax) or 2 (sigmoid)"
         )
     experts = experts_of(
         hp,
@@ -78,6 +80,8 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
         rope = rope_of(hp, "normal", attention_factor=factor)
     stretched = factor * whole * (1.0 + 0.1 * multiplier * math.log(1.0 / rope.scale))
     value = "attention.value_length_mla" if folded else "attention.value_length"
+    share = hp.number("attention.temperature_scale", 0.0)
+    length = hp.integer("attention.temperature_length", rope.original_context, least=1)
     return LatentAttention(
         heads=hp.each_layer("attention.head_count", 1, least=1)[0],
         rank=hp.integer("attention.kv_lora_rank", least=1),
@@ -88,6 +92,7 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
         scale=stretched * stretched / math.sqrt(head),
         query_rank=hp.integer("attention.q_lora_rank", 0),
         folded=folded,
+        temperature=Temperature(share, length) if share else None,
     )
 
 
@@ -109,6 +114,16 @@ def _part_of_kv_b(values: bool) -> Recipe:
         return (heads, value, rank) if values else (heads, rank, plain)
 
     return Recipe(("layers.{i}.self_attn.kv_b_proj",), make, shape)
+
+
+def _of_rope(name: str, kind: type[float | int]) -> Callable[[Config], float | int | None]:
+    """A value of ``rope_parameters``; None if it is not there."""
+
+    def read(config: Config) -> float | int | None:
+        told = config.rope().get(name)
+        return None if told is None else kind(told)
+
+    return read
 
 
 def _gating_function(config: Config) -> int:
@@ -188,4 +203,23 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("deepseek2",), describe, (CHECKPOINT,))
+MISTRAL: Final = replace(
+    CHECKPOINT,
+    model_types=("mistral4",),
+    architecture="mistral4",
+    tensors={
+        **CHECKPOINT.tensors,
+        "blk.{i}.ffn_gate_up_exps.weight": "layers.{i}.mlp.experts.gate_up_proj",
+        "blk.{i}.ffn_down_exps.weight": "layers.{i}.mlp.experts.down_proj",
+        **dict.fromkeys(f"blk.{{i}}.ffn_{x}_exps" for x in ("gate", "up", "down")),
+    },
+    keys={
+        **CHECKPOINT.keys,
+        "attention.temperature_scale": _of_rope("llama_4_scaling_beta", float),
+        "attention.temperature_length": _of_rope("original_max_position_embeddings", int),
+    },
+    prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
+    ignored=(r"vision_tower\.", r"multi_modal_projector\."),
+    expects={x: y for x, y in CHECKPOINT.expects.items() if x != "topk_method"},
+)
+ARCHITECTURE = Architecture(("deepseek2", "mistral4"), describe, (CHECKPOINT, MISTRAL))

@@ -14,6 +14,7 @@ from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
 from aggml.models.blocks.gemma3n import AltUp, BesideLaurel, StreamCorrection, StreamPrediction
 from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
+from aggml.models.blocks.kimi_delta import KimiDelta
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
@@ -37,6 +38,7 @@ __all__ = [
     "Experts",
     "FeedForward",
     "Halved",
+    "KimiDelta",
     "LatentAttention",
     "LayerEnd",
     "Mamba",

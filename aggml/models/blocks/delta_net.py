@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["DeltaNet"]
+__all__ = ["DeltaNet", "unit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class DeltaNet:
             )  # fmt: skip
 
         q, k = (
-            self._spread(_unit(of(self.key_heads, offset), at.eps)) for offset in (0, self._keys)
+            self._spread(unit(of(self.key_heads, offset), at.eps)) for offset in (0, self._keys)
         )
         v = of(self.value_heads, 2 * self._keys)
         state = ops.reshape_4d(
@@ -190,7 +190,7 @@ class DeltaNet:
         return ops.reshape_4d(x, self.head, self.value_heads, tokens, sequences)
 
 
-def _unit(x: Tensor, eps: float) -> Tensor:
+def unit(x: Tensor, eps: float) -> Tensor:
     """The rows scaled to length 1; ``eps`` is added to the square of the length."""
     n = x.ne[0]
     return ops.scale(ops.rms_norm(x, eps / n), 1 / math.sqrt(n))

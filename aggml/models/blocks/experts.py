@@ -23,6 +23,8 @@ __all__ = ["LEAST_SUM", "Experts"]
 
 #: Weights are divided by their sum, but by no less than this, the smallest normal number of f16.
 LEAST_SUM: Final = 6.103515625e-5
+#: SparseMixer counts logits that are at most so much below the best one: twice 0.01.
+NEAR: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Experts:
         activation: of the gate; "swiglu_oai" is gpt-oss's, bounded at 7; "relu_sqr" is for experts
             without a gate.
         weights: how the router's logits become weights: the "softmax" of all logits; the "sigmoid"
-            of each; "chosen", the softmax of the chosen experts' logits.
+            of each; "chosen", the softmax of the chosen experts' logits; "sparse mixer", of each of
+            two experts its share among those of nearly its logit, of which the better one is none.
         sum_to_one: whether the weights of the chosen experts are divided by their sum.
         scale: of the weights.
         weigh_input: whether the input of an expert is multiplied by its weight, not the output;
@@ -54,7 +57,7 @@ class Experts:
     count: int
     used: int
     activation: Literal["silu", "gelu", "gelu_erf", "relu", "swiglu_oai", "relu_sqr"] = "silu"
-    weights: Literal["softmax", "sigmoid", "chosen"] = "softmax"
+    weights: Literal["softmax", "sigmoid", "chosen", "sparse mixer"] = "softmax"
     sum_to_one: bool = False
     scale: float = 1.0
     weigh_input: bool = False
@@ -170,6 +173,8 @@ class Experts:
         """The chosen experts, i32 [used, tokens], and their weights, f32 [1, used, tokens]."""
         tokens = x.ne[1]
         logits = at.linear("ffn_gate_inp", x)
+        if self.weights == "sparse mixer":
+            return self._mix_sparsely(logits)
         if self.weights == "softmax":
             share = ops.soft_max(logits)
         else:
@@ -190,6 +195,28 @@ class Experts:
             weights = ops.div(weights, whole)
         if self.scale != 1.0:
             weights = ops.scale(weights, self.scale)
+        return ids, ops.reshape_3d(weights, 1, self.used, tokens)
+
+    def _mix_sparsely(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """As `_choose`, of the two best experts (SparseMixer, Liu et al. 2024).
+
+        The weight of an expert is its share in the softmax of those logits that are at most `NEAR`
+        below its own, as a share of the larger of both; for the second one, without the best.
+        """
+        tokens = logits.ne[1]
+        ids = ops.argsort_top_k(logits, self.used)
+        best = ops.get_rows(ops.reshape_3d(logits, 1, self.count, tokens), ids)
+        weights = None
+        for i in range(self.used):
+            own = ops.cont(ops.view_2d(best, 1, tokens, best.nb[2], i * best.nb[1]))
+            above = ops.sub(logits, own)
+            larger = ops.add(ops.relu(ops.sub(ops.abs(logits), own)), own)
+            far = ops.step(ops.scale_bias(ops.div(above, larger), -1.0, -NEAR))
+            left_out = ops.add(far, ops.step(above))  # of a better expert, 1 at most in the sum
+            counted = ops.mul(ops.exp(above), ops.scale_bias(left_out, -1.0, 1.0))
+            share = ops.div(ops.fill(own, 1.0), ops.sum_rows(counted))
+            weights = share if weights is None else ops.concat(weights, share, 0)
+        assert weights is not None
         return ids, ops.reshape_3d(weights, 1, self.used, tokens)
 
     def _of_best_groups(self, merit: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml import Tensor
-    from aggml.models.blocks.attention import Rope
+    from aggml.models.blocks.attention import Rope, Temperature
     from aggml.models.blocks.scope import Scope
     from aggml.models.kv.room import Cached
 
@@ -36,11 +36,12 @@ class LatentAttention:
         plain, turned: elements of a key's head without and with rotary positions. The latter are
             the same in all heads.
         value_length: elements of a head of values.
-        rope: of the turned elements.
+        rope: of the turned elements; None: they are not turned.
         scale: of the products of queries and keys.
         query_rank: elements of the short vector from which queries are computed; 0: queries are
             computed from the input.
         folded: whether the caches keep the short vectors; else they keep keys and values.
+        temperature: by which queries are multiplied; None: by nothing.
     """
 
     heads: int
@@ -48,10 +49,11 @@ class LatentAttention:
     plain: int
     turned: int
     value_length: int
-    rope: Rope
+    rope: Rope | None
     scale: float
     query_rank: int = 0
     folded: bool = True
+    temperature: Temperature | None = None
 
     @property
     def _core(self) -> Attention:
@@ -62,6 +64,14 @@ class LatentAttention:
         return Attention(
             self.heads, kv_heads, key, value, None, self.scale, values_in_keys=self.folded
         )
+
+    def _turn(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
+        """``x`` with rotary positions behind the first ``offset`` elements of each head."""
+        return x if self.rope is None else self.rope.build(at, x, offset)
+
+    def _sharpen(self, at: Scope, q: Tensor) -> Tensor:
+        """Queries, multiplied by the temperature if there is one."""
+        return q if self.temperature is None else self.temperature.build(at, q)
 
     def needs(self) -> Iterable[str]:
         """Its matrices and norms."""
@@ -106,12 +116,12 @@ class LatentAttention:
         latent = ops.view_2d(both, self.rank, tokens, row, 0)
         latent = at.rms_norm("attn_kv_a_norm", latent)
         k_turned = ops.view_3d(both, self.turned, 1, tokens, row, row, self.rank * size)
-        k_turned = self.rope.build(at, k_turned)
+        k_turned = self._turn(at, k_turned)
         if self.folded:
             latent = ops.reshape_3d(latent, self.rank, 1, tokens)
             k = ops.concat(latent, k_turned, 0)
-            return self._core.attend(at, self._fold_queries(at, q), k, None)
-        q = self.rope.build(at, q, self.plain)
+            return self._core.attend(at, self._sharpen(at, self._fold_queries(at, q)), k, None)
+        q = self._sharpen(at, self._turn(at, q, self.plain))
         k, v = self._unfold(at, latent, k_turned)
         return self._core.attend(at, q, k, v)
 
@@ -130,7 +140,7 @@ class LatentAttention:
         plain = ops.view_3d(q, self.plain, heads, tokens, q.nb[1], q.nb[2], 0)
         turned = ops.view_3d(q, self.turned, heads, tokens, q.nb[1], q.nb[2], self.plain * q.nb[0])
         plain = ops.mul_mat(at.weight("attn_k_b.weight"), ops.permute(plain, 0, 2, 1, 3))
-        return ops.concat(ops.permute(plain, 0, 2, 1, 3), self.rope.build(at, turned), 0)
+        return ops.concat(ops.permute(plain, 0, 2, 1, 3), self._turn(at, turned), 0)
 
     def _unfold(self, at: Scope, latent: Tensor, k_turned: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [plain + turned, heads, tokens], values [value_length * heads, tokens]."""

@@ -64,21 +64,22 @@ def convolve(at: Scope, part: int, x: Tensor) -> Tensor:
     return ops.silu(y if bias is None else ops.add(y, bias))
 
 
-def convolution(at: Scope, part: int, x: Tensor, kernels: str) -> Tensor:
+def convolution(at: Scope, part: int, x: Tensor, kernels: str, name: str = "conv") -> Tensor:
     """``x`` [channels, tokens, sequences], each channel convolved with a kernel of its own.
 
-    The state "conv" keeps the last tokens, as the convolution of the next tokens needs them.
+    The state ``name`` keeps the last tokens, as the convolution of the next tokens needs them.
     """
     kernel = at.weight(kernels)
+    kernel = kernel if kernel.ne[1] > 1 else ops.reshape_2d(kernel, kernel.ne[0], x.ne[0])
     back, (channels, tokens, sequences) = kernel.ne[0] - 1, x.ne[:3]
-    before = ops.reshape_3d(at.recall("conv", part), back, channels, sequences)
+    before = ops.reshape_3d(at.recall(name, part), back, channels, sequences)
     line = ops.concat(before, ops.transpose(x), 0)
     n = at.history(part)
     last = ops.view_4d(
         line, back, channels, sequences, n,
         line.nb[1], line.nb[2], line.nb[0], (tokens - n + 1) * line.nb[0],
     )  # fmt: skip
-    at.keep("conv", part, ops.cont(last), read=True)
+    at.keep(name, part, ops.cont(last), read=True)
     return ops.ssm_conv(line, kernel)
 
 

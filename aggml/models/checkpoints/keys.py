@@ -239,7 +239,8 @@ def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
                     f"config.json has {name} = {rope[name]} among its settings of rotary "
                     "positions, which is not carried out"
                 )
-    if rope.get("llama_4_scaling_beta") is not None and config.model_type != "ministral3":
+    sharpened = config.model_type in ("ministral3", "mistral4")
+    if rope.get("llama_4_scaling_beta") is not None and not sharpened:
         raise ModelError(
             "config.json has llama_4_scaling_beta among its settings of rotary positions, which is "
             "not carried out"
@@ -263,6 +264,14 @@ def _long_rope_keys(config: Config, rope: dict[str, Any]) -> dict[str, Any]:
         or whole
     )
     factor = rope.get("attention_factor")
+    told = {rope[x] for x in ("short_mscale", "long_mscale") if rope.get(x) is not None}
+    if told:
+        if len(told) > 1 or config.model_type != "phimoe":
+            raise ModelError(
+                f"config.json has short_mscale and long_mscale = {sorted(told)} for a "
+                f"{config.model_type!r} model; only equal ones of phimoe are carried out"
+            )
+        (factor,) = told
     if factor is None:
         scale = rope.get("factor") or whole / first
         factor = 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(first))

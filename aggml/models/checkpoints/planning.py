@@ -30,7 +30,7 @@ __all__ = ["Made", "Translation", "choose_architecture", "rows_of"]
 
 #: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
-    r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.)"
+    r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d)"
     r"|shortconv\.conv\.|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
 )
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)

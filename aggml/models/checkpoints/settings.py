@@ -146,7 +146,8 @@ _SIZES: Final = _words(
     "n_layers n_heads hidden_dim max_position_embeddings vocab_size head_dim "
     "num_key_value_heads kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim "
     "linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim linear_num_key_heads "
-    "linear_num_value_heads full_attention_interval state_size num_heads n_groups conv_kernel "
+    "linear_num_value_heads linear_head_dim linear_num_heads model_max_length "
+    "full_attention_interval state_size num_heads n_groups conv_kernel "
     "expand mamba_d_conv mamba_d_state mamba_n_heads mamba_n_groups mamba_expand mamba_d_head "
     "d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
     "max_source_positions max_target_positions num_mel_bins original_max_position_embeddings "
@@ -167,6 +168,7 @@ _COUNTS: Final = _words(
     "num_dense_layers moe_num_experts moe_num_shared_experts moe_layer_start_index "
     "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
     "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts "
+    "num_experts_per_token num_expert_group "
     "altup_active_idx"
 )
 #: Counts that may differ from layer to layer.
@@ -180,7 +182,7 @@ _NUMBERS: Final = _words(
     "swiglu_alpha "
     "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
-    "block_ffn_dim_multiplier route_scale"
+    "block_ffn_dim_multiplier route_scale router_jitter_noise"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -191,11 +193,13 @@ _FLAGS: Final = _words(
     "enable_moe_block mamba_norm_before_gate mamba_rms_norm mamba_use_mlp "
     "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
     "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
+    "mla_use_nope moe_renormalize use_grouped_topk "
     "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
     "position_embedding_type topk_method scoring_func feed_forward_type attn_mode "
+    "moe_router_activation_func "
     "hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type score_func"
 )
 _LISTS: Final = _words(
@@ -205,7 +209,7 @@ _LISTS: Final = _words(
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(
     "rope_parameters rope_scaling text_config quantization_config id2label per_layer_config "
-    "vision_config"
+    "vision_config linear_attn_config"
 )
 #: What has several types, and is checked where it is read.
 OF_SEVERAL_TYPES: Final = _words(
@@ -261,8 +265,8 @@ def check_types(values: Mapping[str, Any]) -> None:
 #: The settings of rotary positions that are carried out.
 _ROPE_NUMBERS: Final = _words(
     "rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor "
-    "mscale mscale_all_dim alpha llama_4_scaling_beta partial_rotary_factor "
-    "original_max_position_embeddings"
+    "mscale mscale_all_dim short_mscale long_mscale alpha llama_4_scaling_beta "
+    "partial_rotary_factor original_max_position_embeddings"
 )
 _ROPE_LISTS: Final = ("short_factor", "long_factor", "mrope_section")
 _ROPE_OTHERS: Final = (

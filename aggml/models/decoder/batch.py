@@ -178,7 +178,8 @@ class Group:
     ``adapters`` are those of the tokens; None: no token has one. ``given`` are
     embeddings of positions that have no token; None: all have one. ``rotary`` are rotary positions,
     (1, sequences, tokens), or with those of rows and columns (4, sequences, tokens); None: they are
-    the positions. ``history`` is that of `Part`.
+    the positions. ``history`` is that of `Part`. ``place`` is that of the first state that is
+    written, among those to which sequences can go back: the steps before have written those before.
     """
 
     ids: I32
@@ -194,6 +195,7 @@ class Group:
     given: GivenEmbeddings | None = None
     rotary: I32 | None = None
     history: int = 1
+    place: int = 0
 
     @property
     def part(self) -> Part:
@@ -214,7 +216,8 @@ class Group:
     def states(self, rows: StateRows) -> tuple[I32, I32]:
         """The row of the state that each sequence reads, and the rows to which it writes states."""
         own = self.numbers
-        return rows.read(own, self.positions[:, 0]), rows.written(own, self.history)
+        written = rows.written(own, self.history, self.place)
+        return rows.read(own, self.positions[:, 0]), written
 
     @property
     def numbers(self) -> I32:

@@ -468,7 +468,11 @@ class Decoder:
     def run_step(
         self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
     ) -> Future[Any]:
-        """Queue a prepared step at once. The states of its sequences must be where it begins."""
+        """Queue a prepared step at once. The states of its sequences must be where it begins.
+
+        With ``chained`` they will be there: steps are under way, of which the caller looks whether
+        they have succeeded.
+        """
         with self.lifetime.use("Decoder"):
             if self._reached is not None:
                 for slot, first, _ in batch.taken:
@@ -484,10 +488,12 @@ class Decoder:
             for group in batch.groups:
                 kept, n = group.history > 1, group.ids.shape[1]
                 for slot, first in zip(group.numbers, group.positions[:, 0], strict=True):
-                    self._reached.note(int(slot), int(first), n, future, all_kept=kept)
+                    self._reached.note(
+                        int(slot), int(first), n, future, all_kept=kept, place=group.place
+                    )
 
     def choose_state(self, slot: int, at: int) -> None:
-        """Go on with the state of a sequence at position ``at``, of those that a step has kept.
+        """Go on with the state of a sequence at position ``at``, of those that steps have kept.
 
         Without states nothing happens.
 

@@ -1,8 +1,8 @@
 """DraftModel: drafts from a smaller model with the same vocabulary.
 
-It has a decoder of its own, whose slots are those of the engine. Each token of a draft is drawn
-with the request's own settings, and with the random number with which the engine will draw the
-token at that place. So the two models often choose the same token at any temperature.
+Its decoder has the engine's slots. Each token of a draft is drawn with the request's own settings
+and the random number with which the engine will draw it. So the two models often choose the same
+token at any temperature. States are kept after each token of a draft: the right one is chosen.
 
 Here: which tokens the draft model computes, and its steps. Not here: whether drafts pay
 (speculation.py), their verification (engine.py), loading (../loading.py).
@@ -10,7 +10,7 @@ Here: which tokens the draft model computes, and its steps. Not here: whether dr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from aggml.models.decoder.batch import Batch, Group
 from aggml.models.engine import steps
 from aggml.models.engine.agreement import DraftAgreement
 from aggml.models.engine.draft_steps import PIECES, DraftStep, DraftSteps, StepDrafter
+from aggml.models.kv.rows import ROWS_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["DraftModel"]
 
 BEHIND: Final = 4  # tokens that a sequence may lack when its draft begins
+#: Tokens of a prompt in one step, for models with states: no padding, which would change them.
+WHOLE: Final = (256, 64, 16)
 
 
 @dataclass(slots=True)
@@ -81,6 +84,10 @@ class DraftModel(StepDrafter):
         self._least = min(vocabulary, decoder.vocabulary)
         self._known: dict[int, _Known] = {}
         self._agreement = DraftAgreement()
+        # Tokens of which states are kept; None: there are no states.
+        self._kept = decoder.widest
+        # Tokens of each sequence in a step that computes what they lack.
+        self._behind = (BEHIND,) if self._kept is None else (1, self._kept)
 
     def chances(self, request: TextRequest, most: int) -> list[float]:
         """As of `Drafter`."""
@@ -95,7 +102,7 @@ class DraftModel(StepDrafter):
         if n + most > self.decoder.ctx:
             return []
         known = self._of(request)
-        if n - known.n > 1 + BEHIND:
+        if n - known.n > 1 + self._behind[-1]:
             self._fill(request, known)
             return []
         if max(request.tokens[known.n :], default=0) >= self._least:
@@ -104,7 +111,7 @@ class DraftModel(StepDrafter):
             return []  # its changes may concern tokens that the draft model does not have
         if request.agreement is None:
             request.agreement = DraftAgreement(self._agreement)
-        return request.agreement.chances(most)
+        return request.agreement.chances(most if self._kept is None else min(most, self._kept))
 
     def _of(self, request: TextRequest) -> _Known:
         """What the slot of a request has of its tokens."""
@@ -120,24 +127,55 @@ class DraftModel(StepDrafter):
 
     def _fill(self, request: TextRequest, known: _Known) -> None:
         """Process some tokens of a request that has just begun, beside the steps of the engine."""
-        if self._steps.is_filling:
+        if self._steps.is_filling or (self._kept is not None and self._steps.is_going):
             return
-        slot, first, missing = request.slot, known.n, len(request.tokens) - 1 - known.n
+        if self._kept is not None:
+            self._go_back(request, known)
+        first = known.n
+        missing = min(len(request.tokens) - 1 - first, PIECES[-1])
+        if max(request.tokens[first : first + missing]) >= self._least:
+            return
+        parts: list[DraftStep] = []
+        if self._kept is None:
+            parts.append(self._piece(request, first, missing, PIECES))
+        else:
+            end = first + missing
+            while end - first >= self._kept:
+                n = next(x for x in (*WHOLE, self._kept) if x <= end - first)
+                parts.append(self._piece(request, first, n, (n,)))
+                first += n
+            missing = first - known.n
+        if self._steps.fill(parts):
+            known.n += missing
+
+    def _piece(self, request: TextRequest, first: int, n: int, sizes: Sequence[int]) -> DraftStep:
+        """A step of ``n`` tokens of a sequence from a position on, padded to one of the sizes."""
+        slot = request.slot
         assert slot is not None
-        ids = request.tokens[first : first + min(missing, PIECES[-1])]
-        if max(ids) >= self._least:
-            return
-        size = next(x for x in PIECES if x >= len(ids))
+        ids, size = request.tokens[first : first + n], next(x for x in sizes if x >= n)
         tokens = np.full((1, size), ids[-1], np.int32)
-        positions = np.full((1, size), first + len(ids) - 1, np.int32)
+        positions = np.full((1, size), first + n - 1, np.int32)
         rows = np.full((1, size), self._rows.nowhere, np.int32)
-        tokens[0, : len(ids)] = ids
-        positions[0, : len(ids)] = np.arange(first, first + len(ids))
-        rows[0, : len(ids)] = slot * self._rows.ctx + positions[0, : len(ids)]
-        kv = steps.seen(first + len(ids), self._rows.ctx)
-        batch = Batch((Group(tokens, positions, rows, slot, kv),), np.zeros(1, np.int32))
-        if self._steps.fill(DraftStep(batch, batch.shape(1))):
-            known.n += len(ids)
+        tokens[0, :n] = ids
+        positions[0, :n] = np.arange(first, first + n)
+        rows[0, :n] = slot * self._rows.ctx + positions[0, :n]
+        group = Group(tokens, positions, rows, slot, self._seen(first + n))
+        batch = Batch((group,), np.zeros(1, np.int32))
+        return DraftStep(batch, batch.shape(1))
+
+    def _seen(self, n: int) -> int:
+        """How many rows attention reads to see ``n`` positions."""
+        return steps.seen(n, self._rows.ctx) if self._rows.grows else ROWS_STEP
+
+    def _go_back(self, request: TextRequest, known: _Known) -> None:
+        """Have the next step of a sequence go on with the state after the tokens that are known.
+
+        The last token is computed again if its state is known, as each draft begins with it.
+        """
+        assert request.slot is not None
+        known.n, known.guessed = min(known.n, len(request.tokens) - 1), []
+        if known.n:  # else it begins with no state
+            self.decoder.choose_state(request.slot, known.n)
 
     def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
         """As of `Drafter`."""
@@ -155,12 +193,17 @@ class DraftModel(StepDrafter):
         """The steps of drafts of ``n`` tokens: what sequences lack, then a token in each step."""
         parts: list[DraftStep] = []
         first, slots = steps.slots_of(requests, self._rows)
+        if self._kept is not None:
+            for request in requests:
+                self._go_back(request, self._of(request))
         lacking = {x: x.tokens[self._of(x).n : -1] for x in requests}
         if any(lacking.values()):
             parts.append(self._catching_up(requests, lacking, first, slots))
         groups = [
             steps.next_tokens(requests, first, slots, self._rows, 0, ahead) for ahead in range(n)
         ]
+        if self._kept is not None:
+            groups = [replace(group, place=ahead) for ahead, group in enumerate(groups)]
         return parts + self._steps.chain(requests, groups, slots, first)
 
     def _catching_up(
@@ -170,20 +213,35 @@ class DraftModel(StepDrafter):
         first: int,
         slots: int,
     ) -> DraftStep:
-        """A step of the tokens that sequences lack, except their last ones."""
-        ids, positions = np.zeros((2, slots, BEHIND), np.int32)
-        rows = np.full((slots, BEHIND), self._rows.nowhere, np.int32)
+        """A step of the tokens that sequences lack, except their last ones.
+
+        It is padded; the states after each token are kept, and that after the last one that is no
+        padding is chosen.
+        """
+        most = max(map(len, lacking.values()))
+        size = next(x for x in self._behind if x >= most)
+        ids, positions = np.zeros((2, slots, size), np.int32)
+        rows = np.full((slots, size), self._rows.nowhere, np.int32)
+        kept, chosen = None, {}
+        if self._kept is not None:
+            kept = np.full(slots, self._rows.slots, np.int32)  # of no sequence
         for request in requests:
             assert request.slot is not None
             at, tokens = request.slot - first, lacking[request]
-            n = len(tokens)
+            n, end = len(tokens), len(request.tokens) - 1
             ids[at, :n] = tokens
-            positions[at, :] = max(len(request.tokens) - 2, 0)
-            positions[at, :n] = np.arange(len(request.tokens) - 1 - n, len(request.tokens) - 1)
+            if n or kept is None:
+                positions[at, :] = max(end - 1, 0)
+            positions[at, :n] = np.arange(end - n, end)
             rows[at, :n] = request.slot * self._rows.ctx + positions[at, :n]
-        kv = steps.seen(int(positions.max()) + 1, self._rows.ctx)
-        batch = Batch((Group(ids, positions, rows, first, kv),), np.zeros(1, np.int32))
-        return DraftStep(batch, batch.shape(1))
+            if n and kept is not None:
+                kept[at] = request.slot
+                chosen[request.slot] = end
+        kv = self._seen(int(positions.max()) + 1)
+        history = 1 if kept is None else size
+        group = Group(ids, positions, rows, first, kv, kept=kept, history=history)
+        batch = Batch((group,), np.zeros(1, np.int32))
+        return DraftStep(batch, batch.shape(1), chosen=chosen)
 
     def _collect(self) -> None:
         """Take note of drafts that are complete."""

@@ -8,7 +8,7 @@ prediction_head.py).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,12 +34,22 @@ PIECES: Final = (16, 64, 256)
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """A step that is to be queued."""
+    """A step that is to be queued.
+
+    Attributes:
+        batch: its inputs.
+        shape: of the batch.
+        draws: how tokens are drawn; None: none are, or the best one.
+        chained: whether it takes its tokens from the step before.
+        chosen: for each slot of which the step keeps several states, the position of the one with
+            which the next step goes on.
+    """
 
     batch: Batch
     shape: Shape
     draws: Draws | None = None
     chained: bool = False
+    chosen: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +98,9 @@ class DraftSteps:
     def __init__(self, decoder: PagedDecoder, slots: int, vocabulary: int) -> None:
         self.decoder = decoder
         self.unbuilt: Shape | None = None
-        self.rows: steps.Rows = steps.Rows(decoder.ctx, slots, 1)
+        self.rows: steps.Rows = steps.Rows(
+            decoder.ctx, slots, 1, states=decoder.has_states, grows=decoder.grows
+        )
         self._vocabulary = vocabulary
         self._filling: Future[Any] | None = None
         self._going: _Going | None = None
@@ -121,24 +133,24 @@ class DraftSteps:
             await self.decoder.prepare_step(shape)
             self.unbuilt = None
 
-    def fill(self, step: DraftStep) -> bool:
-        """Queue a step whose result nobody reads, as for a prompt; whether it was queued.
+    def fill(self, parts: Sequence[DraftStep]) -> bool:
+        """Queue steps whose results nobody reads, as for a prompt; whether they were queued.
 
-        One at a time, beside the steps of the engine.
+        Those of one call at a time, beside the steps of the engine.
         """
         if self.is_filling:
             return False
         filling, self._filling = self._filling, None
         if filling is not None:
             filling.result()
-        futures = self._run([step])
+        futures = self._run(parts)
         if futures:
-            self._filling = futures[0]
+            self._filling = futures[-1]
         return bool(futures)
 
     @property
     def is_filling(self) -> bool:
-        """Whether a step of `fill` is under way."""
+        """Whether steps of `fill` are under way."""
         return self._filling is not None and not self._filling.done()
 
     def chain(
@@ -191,7 +203,11 @@ class DraftSteps:
         futures = []
         for part, step in zip(parts, found, strict=True):
             inputs = decoder.inputs_of(step, part.batch, part.draws, chained=part.chained)
-            futures.append(decoder.run_step(step, inputs, part.batch, chained=part.chained))
+            # States need no step that has ended: all are queued in order, and `collect` looks
+            # whether they have succeeded.
+            futures.append(decoder.run_step(step, inputs, part.batch, chained=True))
+            for slot, at in part.chosen.items():
+                decoder.choose_state(slot, at)
         return futures
 
     def collect(self) -> list[FinishedDraft]:

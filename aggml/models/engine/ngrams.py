@@ -2,7 +2,7 @@
 
 Here: the table that the sequences share, and what one of them expects. A sequence also looks its
 own tokens up (lookup.py) and takes the draft of which more is expected. Not here: whether a draft
-is worth a step (speculation.py), its verification (engine.py).
+is worth a step (speculation.py), its verification (engine.py), files (ngram_files.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.engine.lookup import AT_ONCE, Hits, Lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["NgramLookup", "NgramTable"]
 
@@ -47,6 +47,24 @@ class NgramTable:
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
+
+    def entries(self, half: str, order: int) -> list[list[int]]:
+        """The contexts of so many tokens: their tokens, the token that follows, its votes.
+
+        Args:
+            half: "young" or "old".
+            order: one of `ORDERS`.
+        """
+        held = self._young if half == "young" else self._old
+        return [[*key, *value] for key, value in held.items() if len(key) == order]
+
+    def add(self, half: str, rows: Iterable[Sequence[int]]) -> None:
+        """Put rows of `entries` back, as many as there is room for."""
+        held = self._young if half == "young" else self._old
+        for row in rows:
+            if len(held) >= self._most - 1:
+                return
+            held[tuple(row[:-2])] = row[-2], row[-1]
 
     def learn(self, context: Sequence[int], token: int) -> None:
         """Note that a token followed a context of as many tokens as the longest of `ORDERS`."""
@@ -113,6 +131,10 @@ class NgramLookup:
         self._draft, self._chances = [], []
         self._context = list(tokens[-longest:])
         return self._own.follow(tokens)
+
+    def lacks(self, tokens: Sequence[int]) -> bool:
+        """Whether the table has not learned all of these tokens yet."""
+        return self._read < len(tokens)
 
     def chances(self, most: int) -> list[float]:
         """As `Lookup.chances`, of the draft of which more tokens are expected to come."""

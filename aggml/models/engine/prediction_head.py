@@ -170,7 +170,7 @@ class PredictionHead(StepDrafter):
         n = min(len(fed.hidden) - 1, PIECES[-1])
         size = next(x for x in PIECES if x >= n)
         group = self._places([request], self._slot(request), 1, size, {request: n})
-        if self._steps.fill(self._unread(group)):
+        if self._steps.fill([self._unread(group)]):
             for _ in range(n):
                 fed.hidden.popleft()
             fed.n += n

@@ -11,16 +11,20 @@ draft_model.py, prediction_head.py), the step (steps.py), which tokens are kept 
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+import anyio.to_thread
+from anyio.lowlevel import checkpoint
 
 from aggml.models.engine.lookup import Hits, Lookup
 from aggml.models.engine.ngrams import PRIORS as NGRAM_PRIORS
 from aggml.models.engine.ngrams import NgramLookup, NgramTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aggml.models.decoder.batch import F32
     from aggml.models.engine.requests import TextRequest
@@ -30,6 +34,8 @@ __all__ = [
     "Verification",
     "best_width", "width_beside",
 ]  # fmt: skip
+
+_log = logging.getLogger("aggml")
 
 #: Tokens of each sequence in a step that verifies: few, because each needs graphs of its own.
 WIDTHS: Final = (4, 8, 16)
@@ -245,7 +251,9 @@ class LookupDrafter:
     """Drafts from the tokens of each sequence.
 
     Args:
-        shared: whether what followed in other sequences is expected, too.
+        table: what followed in other sequences, which is expected, too, and which learns what these
+            sequences say; None: only what came before in a sequence itself is expected.
+        keep: writes the table, for `save`; it blocks.
     """
 
     at_once: ClassVar[bool] = True
@@ -253,9 +261,12 @@ class LookupDrafter:
     seconds: float = 0.0
     pending = None
 
-    def __init__(self, *, shared: bool = False) -> None:
+    def __init__(
+        self, table: NgramTable | None = None, keep: Callable[[NgramTable], None] | None = None
+    ) -> None:
         self._hits = Hits()
-        self._table = NgramTable() if shared else None
+        self._table = table
+        self._keep = keep
         self._table_hits = Hits(priors=NGRAM_PRIORS)
         self._followed: list[TextRequest] = []  # whose tokens the table learns
 
@@ -284,6 +295,26 @@ class LookupDrafter:
 
     async def prepare(self) -> None:
         """As of `Drafter`: there are no graphs."""
+
+    async def save(self) -> None:
+        """Write what was learned, if it is kept. Who calls it has ended all requests.
+
+        A file that cannot be written is logged.
+
+        Cancellation: takes effect when it is written.
+        """
+        table, keep = self._table, self._keep
+        if table is None or keep is None:
+            return
+        for one in self._followed:
+            lookup = one.lookup
+            while isinstance(lookup, NgramLookup) and lookup.lacks(one.tokens):
+                lookup.follow(one.tokens)
+                await checkpoint()
+        try:
+            await anyio.to_thread.run_sync(keep, table)
+        except OSError as error:
+            _log.warning("the statistics of n-grams could not be written: %s", error)
 
     def close(self) -> None:
         """As of `Drafter`: there is nothing but what was learned."""

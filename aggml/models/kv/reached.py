@@ -30,7 +30,7 @@ class Reached:
 
     def __init__(self, sequences: int, rows: StateRows) -> None:
         self._rows = rows
-        # Of a step that wrote several states of a sequence the first position and how many.
+        # Of steps that wrote several states of a sequence the first position and how many.
         self._choices: list[tuple[int, int] | None] = [None] * sequences
         self._at: list[int | None] = [0] * sequences  # None: lost
         self._under_way: list[list[Future[Any]]] = [[] for _ in range(sequences)]
@@ -73,7 +73,7 @@ class Reached:
         """`check` without waiting: steps of the sequence have ended, but for those of a chain.
 
         Writes of a state may be under way: the step is queued behind them. Whoever queues it looks
-        whether they have succeeded.
+        whether they have succeeded. So it is with ``chained`` and the steps before.
 
         Raises:
             InvalidState: as `check`.
@@ -119,28 +119,37 @@ class Reached:
         self._settle(slot)
 
     def note(
-        self, slot: int, first: int, tokens: int, step: Future[Any], *, all_kept: bool = False
+        self,
+        slot: int,
+        first: int,
+        tokens: int,
+        step: Future[Any],
+        *,
+        all_kept: bool = False,
+        place: int = 0,
     ) -> None:
         """Note that a step with ``tokens`` tokens from position ``first`` on has been queued.
 
         If the states after all of these are kept, that after the first one counts until `choose`.
+        A step of one token whose state has a ``place`` goes on from the state at the place before:
+        until `choose` its own state counts, and those at the places before are kept, too.
         """
         if first == 0:
             self._under_way[slot].clear()
             self._writes[slot].clear()
-        self._stands(slot, first + (1 if all_kept else tokens))
+        self._stands(slot, first + (1 if all_kept else tokens), place)
         self._settle(slot)
         self._under_way[slot].append(step)
-        if all_kept:
-            self._choices[slot] = first, tokens
+        if all_kept or place:
+            self._choices[slot] = first - place, place + tokens
 
-    def _stands(self, slot: int, at: int | None) -> None:
+    def _stands(self, slot: int, at: int | None, place: int = 0) -> None:
         self._at[slot] = at
         self._choices[slot] = None
-        self._rows.choose(slot)
+        self._rows.choose(slot, place)
 
     def choose(self, slot: int, at: int) -> None:
-        """Go on with the state at position ``at``, of those that the last step kept.
+        """Go on with the state at position ``at``, of those that the last steps kept.
 
         Raises:
             InvalidState: there is none.

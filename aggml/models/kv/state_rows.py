@@ -82,9 +82,17 @@ class StateRows:
         found: I32 = np.where(first == 0, np.int32(self.none), self._current[sequences])
         return found
 
-    def written(self, sequences: I32, history: int) -> I32:
-        """The rows that a step writes: for each place, oldest first, that of each sequence."""
-        return sequences if history == 1 else self._of(sequences, history).reshape(-1)
+    def written(self, sequences: I32, history: int, place: int = 0) -> I32:
+        """The rows that a step writes: for each place, oldest first, that of each sequence.
+
+        Args:
+            sequences: their numbers.
+            history: how many states of each sequence the step writes.
+            place: of the first of these states; the steps before have written those of the others.
+        """
+        if place + history == 1:
+            return sequences
+        return self._of(sequences, place + history)[place:].reshape(-1)
 
     def _of(self, sequences: I32, history: int) -> I32:
         rows: I32 = np.tile(sequences.astype(np.int32), (history, 1))

@@ -42,6 +42,7 @@ from aggml.models.engine.speculation import (
     width_beside,
 )
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 STATES = (
     "mamba2-groups", "rwkv6", "rwkv7-two-heads", "qwen35", "lfm2",
     *(pytest.param(x, marks=pytest.mark.slow)
-      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid")),
+      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid", "kimi-linear")),
 )  # fmt: skip
 REWIND = 7
 #: Attention of all kinds: by groups, with windows, with latent keys, with experts, with biases.
@@ -127,15 +128,20 @@ class Script:
 
 @asynccontextmanager
 async def speculating(
-    folder: Path, layout: str = "llama", draft: str | None = None, **options: Any
+    folder: Path,
+    layout: str = "llama",
+    draft: str | None = None,
+    goes_back: int = REWIND,
+    **options: Any,
 ) -> AsyncIterator[Engine]:
     """An engine that looks drafts up, or has the model of the layout ``draft`` make them.
 
-    With "ngram", drafts are also looked up in other sequences.
+    With "ngram", drafts are also looked up in other sequences. States of a draft model can go back
+    by so many tokens as ``goes_back`` says.
     """
     async with engines(folder, layout, **options) as engine:
         if draft in (None, "ngram"):
-            drafts = LookupDrafter(shared=draft == "ngram")
+            drafts = LookupDrafter(NgramTable() if draft == "ngram" else None)
             engine.speculation = Speculation(drafts, CTX, engine.decoder.widest)
             yield engine
             return
@@ -145,10 +151,11 @@ async def speculating(
         backend = engine.decoder.site.backends[0]
         with await open_model(path) as opened:
             decoder = await load_decoder(
-                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=engine.slots + 1
-            )
+                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=engine.slots + 1,
+                rewind=Rewind(engine.slots, goes_back),
+            )  # fmt: skip
         drafter = DraftModel(decoder, engine.slots, engine.decoder.vocabulary)
-        engine.speculation = Speculation(drafter, CTX)
+        engine.speculation = Speculation(drafter, CTX, engine.decoder.widest)
         try:
             yield engine
         finally:
@@ -237,6 +244,118 @@ async def test_answers_with_a_draft_model_that_is_mostly_wrong_are_the_same(
         counters = engine.counters
         assert engine.speculation is not None
         assert counters.draft_tokens > 4 * counters.accepted_tokens
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("layout", "goes_back"), [("lfm2", 3), *((x, REWIND) for x in STATES if isinstance(x, str))]
+)
+async def test_a_draft_model_with_states_that_is_the_model_itself_is_always_right(
+    layout: str, goes_back: int, folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder, layout) as engine:
+        wanted = await together(engine, requests())
+    always(1 + goes_back)
+    async with speculating(
+        folder, layout, draft=layout, goes_back=goes_back, rewind=goes_back
+    ) as engine:
+        assert await together(engine, requests()) == wanted
+        counters = engine.counters
+        assert engine.speculation is not None
+        assert counters.accepted_tokens == counters.draft_tokens > 30
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("draft", ["mamba2-groups", "qwen35", "rwkv7"])
+async def test_a_draft_model_with_states_goes_back_to_where_it_was_wrong(
+    draft: str, folder: Path, always: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's answers are those of the draft model, but for some tokens that are forced."""
+    async with engines(folder, draft) as engine:
+        free = await together(engine, requests())
+
+    def forced() -> list[TextRequest]:
+        found = requests()
+        for one, tokens in zip(found, free, strict=True):
+            # Now and then another token: what follows is what the draft model expects behind it.
+            seldom = Counter(tokens).most_common()[-1][0]
+            one.adjuster = Adjuster(Rules(bias={seldom: -60.0}), one.tokens, ())
+        return found
+
+    async with engines(folder, draft) as engine:
+        wanted = await together(engine, forced())
+    always(8)
+
+    class Unchanged(DraftModel):
+        """Draws without the changes of logits, so that it is wrong where they count."""
+
+        def chances(self, request: TextRequest, most: int) -> list[float]:
+            adjuster, request.adjuster = request.adjuster, None
+            try:
+                return super().chances(request, most)
+            finally:
+                request.adjuster = adjuster
+
+        def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
+            kept = {x: x.adjuster for x in wanted}
+            for x in kept:
+                x.adjuster = None
+            try:
+                return super().draft(wanted)
+            finally:
+                for x, adjuster in kept.items():
+                    x.adjuster = adjuster
+
+    monkeypatch.setattr(f"{__name__}.DraftModel", Unchanged)
+    async with speculating(folder, draft, draft=draft, rewind=REWIND) as engine:
+        assert await together(engine, forced()) == wanted
+        counters = engine.counters
+        assert engine.speculation is not None
+        wrong = counters.draft_tokens - counters.accepted_tokens
+        # A state that did not go back would be wrong after the first token that was.
+        assert wrong > 5
+        assert counters.accepted_tokens > 2 * wrong
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("draft", ["mamba2-groups", "qwen35"])
+async def test_a_draft_model_with_states_catches_up_with_prompts_of_any_length(
+    draft: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    for n in (1, 8, 9, 17, 301):
+        those = [request(prompt(n, n), 30), request(prompt(n // 2 + 1, n), 30, seed=n)]
+        async with engines(folder, draft) as engine:
+            wanted = await together(engine, [*those])
+        always(8)
+        again = [request(prompt(n, n), 30), request(prompt(n // 2 + 1, n), 30, seed=n)]
+        async with speculating(folder, draft, draft=draft, rewind=REWIND) as engine:
+            assert await together(engine, again) == wanted
+            counters = engine.counters
+            assert counters.accepted_tokens == counters.draft_tokens > 20
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_sequences_come_and_go_and_are_preempted_beside_a_draft_model_with_states(
+    folder: Path, always: Callable[[int], None]
+) -> None:
+    wanted = await expected(folder, "qwen3next")
+    always(4)
+    async with speculating(
+        folder, "qwen3next", draft="qwen3next", rewind=REWIND, pages=None
+    ) as engine:
+        engine.pages.budget = 2 * engine.pages.need(200)
+        async with anyio.create_task_group() as tasks:
+            for i in range(5):
+                tasks.start_soon(partial(use, engine, wanted, i, 8, fails=False))
+        await settle(engine)
+        counters = engine.counters
+        assert engine.speculation is not None
+        assert counters.preemptions > 0
+        assert counters.drafts > 5
 
 
 @pytest.mark.anyio
