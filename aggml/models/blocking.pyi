@@ -444,7 +444,12 @@ class BlockingSpeechModel(BlockingModel):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        temperature: float | Sequence[float] = ...,
+        seed: int | None = None,
         beam_size: int = 1,
+        compression_ratio_threshold: float | None = 2.4,
+        logprob_threshold: float | None = ...,
+        no_speech_threshold: float | None = 0.6,
         vad: VoiceModel | BlockingVoiceModel | None = None,
     ) -> BlockingStream[Partial]: ...
 
