@@ -96,18 +96,18 @@ async def chat(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
         draft=draft, mmproj=mmproj,
     ) as loaded:  # fmt: skip
-        shown: _Shown = _Events() if as_json else _Terminal()
-        shown.ready(loaded, ctx)
+        partner: _Partner = _Events() if as_json else _Terminal()
+        partner.show_ready(loaded, ctx)
         messages, status = list(begin), 0
-        interrupts = _Interrupts(shown)
+        interrupts = _Interrupts(partner)
         with interrupts:
-            while (line := interrupts.line()) is not None and line.strip() != "/quit":
+            while (line := interrupts.read_line()) is not None and line.strip() != "/quit":
                 if line.strip() == "/clear":
                     messages = list(begin)
-                    shown.cleared()
+                    partner.confirm_clear()
                     continue
                 if line.strip() == "/help":
-                    shown.helped()
+                    partner.show_help()
                     continue
                 if not line.strip():
                     continue
@@ -116,10 +116,10 @@ async def chat(
                     content = [*pictures, {"type": "text", "text": line}]
                 asked = [*messages, {"role": "user", "content": content}]
                 try:
-                    answer = await _answer(loaded, asked, sampling, shown, interrupts)
+                    answer = await _answer(loaded, asked, sampling, partner, interrupts)
                 except ModelError as error:
                     status = 1
-                    shown.failed(f"{error}; /clear forgets the conversation")
+                    partner.show_error(f"{error}; /clear forgets the conversation")
                 else:
                     status = 0
                     messages = [*asked, {"role": "assistant", "content": answer}]
@@ -130,7 +130,7 @@ async def _answer(
     model: Model,
     messages: list[Message],
     sampling: dict[str, Any],
-    shown: _Shown,
+    partner: _Partner,
     interrupts: _Interrupts,
 ) -> str:
     """Show the answer as it comes, and return it; after Ctrl-C the part that had come."""
@@ -143,11 +143,11 @@ async def _answer(
                 first = first or time.perf_counter()
                 if delta.content:
                     pieces.append(delta.content)
-                    shown.token(delta.content)
+                    partner.show_token(delta.content)
     end = time.perf_counter()
     answer, usage = "".join(pieces), stream.usage
     n = usage.completion_tokens
-    shown.answered(
+    partner.end_answer(
         {
             "text": answer,
             "finish": stream.finish_reason or "interrupted",
@@ -161,34 +161,34 @@ async def _answer(
     return answer
 
 
-class _Shown(Protocol):
+class _Partner(Protocol):
     """The other side of the conversation: a terminal or a program. It gets each event of it."""
 
-    def ready(self, model: Model, ctx: int | None) -> None:
+    def show_ready(self, model: Model, ctx: int | None) -> None:
         """Say that the model is loaded; ``ctx`` is what was asked for."""
 
-    def line(self) -> str | None:
+    def read_line(self) -> str | None:
         """Read the next message or command; None at the end of input.
 
         Reading blocks the event loop. No other task runs meanwhile.
         """
 
-    def token(self, text: str) -> None:
+    def show_token(self, text: str) -> None:
         """Show a piece of the answer."""
 
-    def answered(self, told: dict[str, Any], /) -> None:
+    def end_answer(self, told: dict[str, Any], /) -> None:
         """Show that the answer is complete: its text, why it ended, counts and speeds."""
 
-    def cleared(self) -> None:
+    def confirm_clear(self) -> None:
         """Show that the conversation starts again without history."""
 
-    def helped(self) -> None:
+    def show_help(self) -> None:
         """Show the commands."""
 
-    def interrupted(self) -> None:
+    def explain_interrupt(self) -> None:
         """Show that Ctrl-C at the prompt did nothing, and that a second one leaves."""
 
-    def failed(self, why: str) -> None:
+    def show_error(self, why: str) -> None:
         """Show why the last message has no answer; the message is dropped from the history."""
 
 
@@ -198,7 +198,7 @@ class _Terminal:
     def __init__(self) -> None:
         self._lines = Lines()
 
-    def ready(self, model: Model, ctx: int | None) -> None:
+    def show_ready(self, model: Model, ctx: int | None) -> None:
         """Print the model to standard error; standard output has the answers alone."""
         rounded = "" if ctx in (None, model.ctx) else f" ({ctx} rounded up)"
         click.echo(
@@ -207,18 +207,18 @@ class _Terminal:
             err=True,
         )
 
-    def line(self) -> str | None:
+    def read_line(self) -> str | None:
         """Read a line that the person types."""
         found = self._lines.line("> ")
         if found is None:
             click.echo()
         return found
 
-    def token(self, text: str) -> None:
+    def show_token(self, text: str) -> None:
         """Print the piece at once."""
         click.echo(text, nl=False)
 
-    def answered(self, told: dict[str, Any], /) -> None:
+    def end_answer(self, told: dict[str, Any], /) -> None:
         """End the line of the answer; say on standard error if it was cut."""
         click.echo()
         if told["finish"] == "length":
@@ -227,18 +227,18 @@ class _Terminal:
                 err=True,
             )
 
-    def cleared(self) -> None:
+    def confirm_clear(self) -> None:
         """Print nothing."""
 
-    def helped(self) -> None:
+    def show_help(self) -> None:
         """Print the commands to standard error."""
         click.echo(HELP, err=True)
 
-    def interrupted(self) -> None:
+    def explain_interrupt(self) -> None:
         """Print a hint to standard error."""
         click.echo("\n(Ctrl-C again leaves; so does /quit)", err=True)
 
-    def failed(self, why: str) -> None:
+    def show_error(self, why: str) -> None:
         """Print the reason in one line."""
         click.echo(f"aggml chat: {why}", err=True)
 
@@ -249,11 +249,11 @@ class _Events:
     def __init__(self) -> None:
         self._lines = Lines()
 
-    def ready(self, model: Model, ctx: int | None) -> None:
+    def show_ready(self, model: Model, ctx: int | None) -> None:
         """Write the event `ready`, which names the model."""
         tell({"event": "ready", "architecture": model.architecture, "ctx": model.ctx})
 
-    def line(self) -> str | None:
+    def read_line(self) -> str | None:
         """Read a line of text, or a JSON string."""
         line = self._lines.line()
         if line is None:
@@ -263,26 +263,26 @@ class _Events:
                 return str(json.loads(line))
         return line
 
-    def token(self, text: str) -> None:
+    def show_token(self, text: str) -> None:
         """Write the event `token`."""
         tell({"event": "token", "text": text})
 
-    def answered(self, told: dict[str, Any], /) -> None:
+    def end_answer(self, told: dict[str, Any], /) -> None:
         """Write the event `answer`, with its text, counts and speeds."""
         tell({"event": "answer", **told})
 
-    def cleared(self) -> None:
+    def confirm_clear(self) -> None:
         """Write the event `cleared`, so that the program knows the order of events."""
         tell({"event": "cleared"})
 
-    def helped(self) -> None:
+    def show_help(self) -> None:
         """Write the event `help`, with the commands."""
         tell({"event": "help", "text": HELP})
 
-    def interrupted(self) -> None:
+    def explain_interrupt(self) -> None:
         """Write nothing: no answer was being written."""
 
-    def failed(self, why: str) -> None:
+    def show_error(self, why: str) -> None:
         """Write the event `error`; the conversation goes on."""
         tell({"event": "error", "message": why})
 
@@ -293,8 +293,8 @@ class _Interrupts:
     Somebody who wants to end an answer may press Ctrl-C when the answer has just ended by itself.
     """
 
-    def __init__(self, shown: _Shown) -> None:
-        self._shown = shown
+    def __init__(self, partner: _Partner) -> None:
+        self._partner = partner
         self._cancel: Callable[[], object] | None = None
         self._reading = False
         self._at_prompt = 0  # how often Ctrl-C was pressed since the last line or answer
@@ -312,21 +312,21 @@ class _Interrupts:
             self._at_prompt += 1
             if self._at_prompt > 1 or sys.stdin.isatty():  # drops what was typed in the line
                 raise KeyboardInterrupt
-            self._shown.interrupted()
+            self._partner.explain_interrupt()
 
-    def line(self) -> str | None:
+    def read_line(self) -> str | None:
         """Read the next line. Reading blocks the event loop, where no other task runs."""
         self._at_prompt = 0
         while True:
             self._reading = True
             try:
-                return self._shown.line()
+                return self._partner.read_line()
             except KeyboardInterrupt:
                 if self._at_prompt > 1:
                     raise
             finally:
                 self._reading = False
-            self._shown.interrupted()
+            self._partner.explain_interrupt()
 
     @contextlib.contextmanager
     def cancelling(self, scope: anyio.CancelScope) -> Generator[None]:

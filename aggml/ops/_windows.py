@@ -1,13 +1,13 @@
-"""places: how many windows fit in a line; used by all groups of convolutions."""
+"""count_windows: how many windows fit in a line; used by all groups of convolutions."""
 
 from __future__ import annotations
 
 from aggml.errors import InvalidArgument
 
-__all__ = ["places"]
+__all__ = ["count_windows"]
 
 
-def places(op: str, n: int, kernel: int, s: int, p: int, d: int) -> int:
+def count_windows(op: str, n: int, kernel: int, s: int, p: int, d: int) -> int:
     """How many windows fit in a line of ``n`` elements.
 
     Raises:

@@ -22,7 +22,7 @@ from aggml.ops._common import (
     whole,
 )
 from aggml.ops._spelling import accept_other_names
-from aggml.ops._windows import places
+from aggml.ops._windows import count_windows
 from aggml.tensor import Tensor, change, new_node
 
 __all__ = [
@@ -85,8 +85,8 @@ def conv_2d_direct(
         raise mismatch(
             op, f"ne[2], the channels, are {a.ne[2]} and {b.ne[2]}, not the same", a=a, b=b
         )
-    width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
-    height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
+    width = count_windows(op, b.ne[0], a.ne[0], s0, p0, d0)
+    height = count_windows(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
     return new_node("conv_2d", F32, (width, height, a.ne[3], b.ne[3]), (a, b), params, ndim=4)
 
@@ -151,8 +151,8 @@ def conv_2d_dw_direct(  # pyright: ignore[reportInconsistentOverload]
     s0, s1, p0, p1, d0, d1 = whole(op, stride0, stride1, pad0, pad1, dilation0, dilation1)
     if a.ne[2] != 1 or a.ne[3] != b.ne[2]:
         raise mismatch(op, "a must be [KW, KH, 1, C], a kernel for each channel of b", a=a, b=b)
-    width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
-    height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
+    width = count_windows(op, b.ne[0], a.ne[0], s0, p0, d0)
+    height = count_windows(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
     node = new_node("conv_2d_dw", F32, (width, height, b.ne[2], b.ne[3]), (a, b), params, ndim=4)
     if b.is_contiguous_channels:
@@ -220,7 +220,8 @@ def conv_3d_direct(
             b=b,
         )
     n0, n1, n2 = (
-        places(op, b.ne[i], a.ne[i], windows[i], windows[3 + i], windows[6 + i]) for i in range(3)
+        count_windows(op, b.ne[i], a.ne[i], windows[i], windows[3 + i], windows[6 + i])
+        for i in range(3)
     )
     params = pack(op, _VOLUME, *windows, channels, batch, out_channels)
     return new_node("conv_3d", F32, (n0, n1, n2, out_channels * batch), (a, b), params, ndim=4)

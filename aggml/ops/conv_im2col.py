@@ -22,7 +22,7 @@ from aggml.ops._common import (
     whole,
 )
 from aggml.ops._spelling import accept_other_names
-from aggml.ops._windows import places
+from aggml.ops._windows import count_windows
 from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def im2col(
                 a=a,
                 b=b,
             )
-        width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
-        height = places("im2col", b.ne[1], a.ne[1], s1, p1, d1)
+        width = count_windows("im2col", b.ne[0], a.ne[0], s0, p0, d0)
+        height = count_windows("im2col", b.ne[1], a.ne[1], s1, p1, d1)
         ne = (a.ne[2] * a.ne[1] * a.ne[0], width, height, b.ne[3])
     else:
         if a.ne[1] != b.ne[1] or b.ne[3] != 1:
             raise mismatch("im2col", f"b must be [L, {a.ne[1]}, N]", a=a, b=b)
-        width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
+        width = count_windows("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         ne = (a.ne[1] * a.ne[0], width, b.ne[2], 1)
     params = pack("im2col", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
     return new_node("im2col", dtype, ne, (a, b), params, ndim=4 if is_2D else 3)
@@ -142,9 +142,9 @@ def im2col_back(
     s0, s1, p0, p1, d0, d1 = whole("im2col_back", s0, s1, p0, p1, d0, d1)
     n0, n1, n2, n3 = given
     rows: Extents
-    width = places("im2col_back", n0, b.ne[0], s0, p0, d0)
+    width = count_windows("im2col_back", n0, b.ne[0], s0, p0, d0)
     if is_2D:
-        height = places("im2col_back", n1, b.ne[1], s1, p1, d1)
+        height = count_windows("im2col_back", n1, b.ne[1], s1, p1, d1)
         fits = b.ne[2] == n2
         rows = (n2 * b.ne[1] * b.ne[0], width, height, n3)
     else:
@@ -208,7 +208,8 @@ def im2col_3d(
             "im2col_3d", f"ne[3] of a and b must be multiples of IC = {channels}", a=a, b=b
         )
     counts = [
-        places("im2col_3d", b.ne[i], a.ne[i], rest[i], rest[3 + i], rest[6 + i]) for i in range(3)
+        count_windows("im2col_3d", b.ne[i], a.ne[i], rest[i], rest[3 + i], rest[6 + i])
+        for i in range(3)
     ]
     ne = (
         channels * math.prod(a.ne[:3]),

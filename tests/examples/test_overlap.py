@@ -65,11 +65,12 @@ async def test_transfers_overlap_with_computing(
 
     monkeypatch.setattr(overlapped_transfer, "overlapped", queued_first)
     with aggml.check_races():
-        report = await overlapped_transfer.measure(8, 4.0)
+        # each stage is longer than a thread of a busy machine waits for a core
+        report = await overlapped_transfer.measure(6, 30.0)
     assert report.right
     assert overlaps(report.trace, "set", "graph_compute")
     assert overlaps(report.trace, "get", "graph_compute") or overlaps(report.trace, "get", "set")
-    assert "8 chunks" in str(report)
+    assert "6 chunks" in str(report)
     report.trace.plot(tmp_path / "timeline.svg")
     assert (tmp_path / "timeline.svg").stat().st_size > 500
 

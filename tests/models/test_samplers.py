@@ -321,7 +321,7 @@ def test_penalties_apply_where_they_stand_in_the_order() -> None:
     ids, new = adjuster.changed(logits, penalties=False)
     biased[ids] = new
     assert biased.tolist() == [5.0, 4.0, 4.0, 2.0, -1.0]
-    found = adjuster.penalized(at, biased.astype(np.float64))
+    found = adjuster.penalize(at, biased.astype(np.float64))
     np.testing.assert_allclose(found, [5 / 1.5 - 2 - 3, 4 / 1.5, 4.0, 2.0, -1.5 - 1 - 3], rtol=1e-6)
     first = ChainDraw(Chain(steps=("penalties", "top_k")), lambda _: b"")
     last = ChainDraw(Chain(steps=("top_k", "penalties")), lambda _: b"")

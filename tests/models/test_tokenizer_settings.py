@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 import aggml
 from aggml.models import ModelError
 from aggml.models.checkpoints.config import Config
-from aggml.models.checkpoints.kinds import form_of
+from aggml.models.checkpoints.folder_vocabulary import settings_without_key
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, open_vocabulary, settings
 from aggml.models.tokenizers.json_vocabulary import JSON_KEY
@@ -195,9 +195,9 @@ def test_a_text_may_name_the_unknown_token_only_if_it_was_added() -> None:
     (unknown,) = {x["id"] for x in told["added_tokens"] if x["content"] == "<unk>"}
     control = {x["id"] for x in told["added_tokens"]} - {unknown}
     said = "the ordinary token '<unk>'"
-    assert said not in form_of(json.dumps(told), control, {unknown})
+    assert said not in settings_without_key(json.dumps(told), control, {unknown})
     told["added_tokens"] = [x for x in told["added_tokens"] if x["id"] != unknown]
-    assert said in form_of(json.dumps(told), control, {unknown})
+    assert said in settings_without_key(json.dumps(told), control, {unknown})
     assert "<unk>" not in Tokenizer.from_str(json.dumps(told)).encode("a<unk>b").tokens
 
 

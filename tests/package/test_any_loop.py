@@ -28,6 +28,8 @@ KNOWN: Final = {"scheduler/running/submitter.py"}
 
 def stored(source: str) -> list[tuple[int, str]]:
     """Lines in which an attribute of an object becomes something of an event loop's library."""
+    if not any(library in source for library in LIBRARIES):
+        return []
     tree = ast.parse(source)
     names = {}  # from anyio import Lock as ...
     for node in ast.walk(tree):

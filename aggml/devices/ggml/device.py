@@ -14,7 +14,7 @@ import numpy as np
 from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.ggml.backend import GgmlBackend
-from aggml.devices.ggml.known import known_wrong
+from aggml.devices.ggml.known import find_known_fault
 from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, result_of
 from aggml.devices.ggml.packed import PackedType
 from aggml.devices.ggml.plan import question, refuses
@@ -171,7 +171,7 @@ class GgmlDevice(Device):
 
     def problem(self, tensor: Tensor) -> str | None:
         """Why the device does not run a node; None: it does."""
-        why = refuses(tensor) or known_wrong(self.kind, tensor)
+        why = refuses(tensor) or find_known_fault(self.kind, tensor)
         if why is None and not self.host and any(s is not None and 0 in s.ne for s in tensor.src):
             # Vulkan divides by the extents of a source, which ends the process.
             return "it reads an empty tensor"

@@ -16,12 +16,12 @@ from aggml.dtype import DType
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
-__all__ = ["known_wrong"]
+__all__ = ["find_known_fault"]
 
 _HEAD: Final = 64  # head size that the shader of rwkv_wkv6 assumes, whatever the tensor has
 
 
-def known_wrong(kind: str, node: Tensor) -> str | None:
+def find_known_fault(kind: str, node: Tensor) -> str | None:
     """Why a node is refused although the library accepts it; None if it is not refused.
 
     Args:

@@ -36,7 +36,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, layers)
 
 
-def _by(*names: str, at: int | None = None) -> Callable[[Config], float]:
+def _times(*names: str, at: int | None = None) -> Callable[[Config], float]:
     """The product of some multipliers of config.json; ``at`` is the place in a list."""
 
     def read(config: Config) -> float:
@@ -49,25 +49,31 @@ def _by(*names: str, at: int | None = None) -> Callable[[Config], float]:
     return read
 
 
-def _inner(config: Config) -> int:
+def _inner_size(config: Config) -> int:
     """Elements of all heads of the scan together."""
     told = config.get("mamba_d_ssm")
     usual = config.get("mamba_expand", default=2) * config.need("hidden_size")
     return int(usual if told is None else told)
 
 
-def _into_scan(config: Config) -> Array:
-    """By what the rows of the matrix before the scan are multiplied.
+def _scan_factors(config: Config) -> Array:
+    """A factor for each row of the matrix before the scan.
 
     Raises:
         ModelError: there is not a multiplier for each of the five parts.
     """
     state = int(config.need("mamba_n_groups")) * int(config.need("mamba_d_state"))
-    sizes = (_inner(config), _inner(config), state, state, int(config.need("mamba_n_heads")))
+    sizes = (
+        _inner_size(config),
+        _inner_size(config),
+        state,
+        state,
+        int(config.need("mamba_n_heads")),
+    )
     told = config.get("ssm_multipliers", default=[1.0] * 5)
     if len(told) != len(sizes):
         raise ModelError(f"config.json has ssm_multipliers = {told!r:.60}, expected were five")
-    return np.repeat(np.float32(told), sizes) * np.float32(_by("ssm_in_multiplier")(config))
+    return np.repeat(np.float32(told), sizes) * np.float32(_times("ssm_in_multiplier")(config))
 
 
 def _check_norm(config: Config) -> None:
@@ -92,27 +98,28 @@ CHECKPOINT: Final = Checkpoint(
     {
         **{x: y for x, y in DECODER.items() if x not in ("output", "blk.{i}.ffn_norm")},
         **_SCAN,
-        "token_embd": scaled("embed_tokens", _by("embedding_multiplier")),
+        "token_embd": scaled("embed_tokens", _times("embedding_multiplier")),
         "output.weight": output_of(
-            "embed_tokens", _ties_embeddings, _by("lm_head_multiplier"), _by("lm_head_multiplier")
+            "embed_tokens", _ties_embeddings,
+            _times("lm_head_multiplier"), _times("lm_head_multiplier"),
         ),
         "output_norm": "final_layernorm",
         "blk.{i}.ffn_norm": f"{_AT}pre_ff_layernorm.weight",
-        "blk.{i}.attn_q": scaled(f"{_AT}self_attn.q_proj", _by("attention_in_multiplier")),
+        "blk.{i}.attn_q": scaled(f"{_AT}self_attn.q_proj", _times("attention_in_multiplier")),
         "blk.{i}.attn_k": scaled(
-            f"{_AT}self_attn.k_proj", _by("attention_in_multiplier", "key_multiplier")
+            f"{_AT}self_attn.k_proj", _times("attention_in_multiplier", "key_multiplier")
         ),
-        "blk.{i}.attn_v": scaled(f"{_AT}self_attn.v_proj", _by("attention_in_multiplier")),
-        "blk.{i}.attn_output": scaled(f"{_AT}self_attn.o_proj", _by("attention_out_multiplier")),
-        "blk.{i}.ffn_gate": scaled(f"{_AT}feed_forward.gate_proj", _by("mlp_multipliers", at=0)),
+        "blk.{i}.attn_v": scaled(f"{_AT}self_attn.v_proj", _times("attention_in_multiplier")),
+        "blk.{i}.attn_output": scaled(f"{_AT}self_attn.o_proj", _times("attention_out_multiplier")),
+        "blk.{i}.ffn_gate": scaled(f"{_AT}feed_forward.gate_proj", _times("mlp_multipliers", at=0)),
         "blk.{i}.ffn_up": f"{_AT}feed_forward.up_proj",
-        "blk.{i}.ffn_down": scaled(f"{_AT}feed_forward.down_proj", _by("mlp_multipliers", at=1)),
-        "blk.{i}.ssm_in": scaled(f"{_AT}mamba.in_proj", _into_scan),
-        "blk.{i}.ssm_out": scaled(f"{_AT}mamba.out_proj", _by("ssm_out_multiplier")),
+        "blk.{i}.ffn_down": scaled(f"{_AT}feed_forward.down_proj", _times("mlp_multipliers", at=1)),
+        "blk.{i}.ssm_in": scaled(f"{_AT}mamba.in_proj", _scan_factors),
+        "blk.{i}.ssm_out": scaled(f"{_AT}mamba.out_proj", _times("ssm_out_multiplier")),
     },
     DECODER_KEYS | {
         "ssm.conv_kernel": "mamba_d_conv",
-        "ssm.inner_size": _inner,
+        "ssm.inner_size": _inner_size,
         "ssm.state_size": "mamba_d_state",
         "ssm.time_step_rank": "mamba_n_heads",
         "ssm.group_count": "mamba_n_groups",

@@ -1,4 +1,4 @@
-"""of_sentencepiece: the vocabulary in a tokenizer.model, which is a message of protobuf.
+"""read_sentencepiece: the vocabulary in a tokenizer.model, which is a message of protobuf.
 
 Here: the part of that format that the pieces need. Not here: joining pieces (../tokenizers/).
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aggml.models.checkpoints.kinds import Words
+from aggml.models.checkpoints.folder_vocabulary import FolderVocabulary
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["of_sentencepiece"]
+__all__ = ["read_sentencepiece"]
 
 #: Fields of the messages, by number.
 PIECES: Final = 1
@@ -37,7 +37,7 @@ OTHERS: Final = (
 )
 
 
-def of_sentencepiece(path: Path) -> Words:
+def read_sentencepiece(path: Path) -> FolderVocabulary:
     """Read pieces, their scores and kinds.
 
     Raises:
@@ -52,7 +52,7 @@ def of_sentencepiece(path: Path) -> Words:
         raise ModelError(f"cannot read {str(path)!r}: {error}") from error
 
 
-def _read(raw: bytes) -> Words:
+def _read(raw: bytes) -> FolderVocabulary:
     tokens: dict[int, str] = {}
     kinds: dict[int, int] = {}
     scores: dict[int, float] = {}
@@ -90,7 +90,9 @@ def _read(raw: bytes) -> Words:
     for message, field, name, _, wanted in OTHERS:
         if values[message, field] != wanted:
             raise _refusal(f"{name} {bool(values[message, field])}")
-    return Words("llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix})
+    return FolderVocabulary(
+        "llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix}
+    )
 
 
 def _refusal(what: str) -> ModelError:

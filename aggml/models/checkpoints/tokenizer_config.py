@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.checkpoints.kinds import AddedToken
+from aggml.models.checkpoints.folder_vocabulary import AddedToken
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:

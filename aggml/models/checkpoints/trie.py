@@ -1,4 +1,4 @@
-"""of_numbered_literals: the vocabulary of RWKV from rwkv_vocab_v20230424.txt and files like it.
+"""read_numbered_literals: the vocabulary of RWKV from rwkv_vocab_v20230424.txt and files like it.
 
 Here: that format. Not here: cutting text by it (../tokenizers/longest.py).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from aggml.models.checkpoints.kinds import Words
+from aggml.models.checkpoints.folder_vocabulary import FolderVocabulary
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.longest import escape_token
 from aggml.models.tokenizers.roles import CONTROL, NORMAL
@@ -16,10 +16,10 @@ from aggml.models.tokenizers.roles import CONTROL, NORMAL
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["of_numbered_literals"]
+__all__ = ["read_numbered_literals"]
 
 
-def of_numbered_literals(path: Path) -> Words:
+def read_numbered_literals(path: Path) -> FolderVocabulary:
     r"""Read a file with a token in each line: its id, a Python literal (str or bytes), its bytes.
 
     Token 0 begins and ends texts, as in llama.cpp. The token of two line feeds ends a turn of a
@@ -28,7 +28,7 @@ def of_numbered_literals(path: Path) -> Words:
     Raises:
         ModelError: a line has another form; the message gives its number.
     """
-    words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
+    words = FolderVocabulary("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
     for at, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         told = _read_line(line)

@@ -2,7 +2,8 @@
 
 A GGUF file names a way of tokenizing, and a tokenizer.json describes one: it can say more. A folder
 is read by its own file, so nothing is lost (../tokenizers/json_vocabulary.py). A GGUF file that is
-written from it has that file in itself if this list is not empty. Not here: the keys (kinds.py).
+written from it has that file in itself if this list is not empty. Not here: the keys
+(folder_vocabulary.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """vocabulary_keys: a folder's vocabulary as the metadata of a GGUF file.
 
 Here: which file has it, added tokens, the tokens that begin and end a text, the chat template. Not
-here: each kind of vocabulary (kinds.py, sentencepiece.py), how text is cut (cutting.py).
+here: each kind of vocabulary (folder_vocabulary.py, sentencepiece.py), cutting text (cutting.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.config import Config, read_json
-from aggml.models.checkpoints.kinds import Words, form_of, of_tokenizer_json, of_word_list
-from aggml.models.checkpoints.sentencepiece import of_sentencepiece
+from aggml.models.checkpoints.folder_vocabulary import (
+    FolderVocabulary,
+    read_tokenizer_json,
+    read_word_list,
+    settings_without_key,
+)
+from aggml.models.checkpoints.sentencepiece import read_sentencepiece
 from aggml.models.checkpoints.tokenizer_config import added_tokens, check_tokenizer_config
-from aggml.models.checkpoints.trie import of_numbered_literals
+from aggml.models.checkpoints.trie import read_numbered_literals
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.json_vocabulary import JSON_KEY
 from aggml.models.tokenizers.roles import (
@@ -107,27 +112,27 @@ def for_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
         kinds = found["tokenizer.ggml.token_type"]
         control = {i for i, kind in enumerate(kinds) if kind == CONTROL}
         unknown = {i for i, kind in enumerate(kinds) if kind == UNKNOWN}
-        if not form_of(text, control, unknown) and not changes_tokens(found):
+        if not settings_without_key(text, control, unknown) and not changes_tokens(found):
             del found[JSON_KEY]
     return found
 
 
-def _words(folder: Path, told: dict[str, Any]) -> Words | None:
+def _words(folder: Path, told: dict[str, Any]) -> FolderVocabulary | None:
     """The vocabulary, from the best of the files that the folder has."""
     whole = folder / "tokenizer.json"
     pieces = folder / "tokenizer.model"
     if whole.is_file():
-        words = of_tokenizer_json(whole, added_tokens(told, folder))
+        words = read_tokenizer_json(whole, added_tokens(told, folder))
         if words.model == "llama" and pieces.is_file():  # it has the original scores
-            words.scores = of_sentencepiece(pieces).scores
+            words.scores = read_sentencepiece(pieces).scores
         return words
     if pieces.is_file():
-        return of_sentencepiece(pieces)
+        return read_sentencepiece(pieces)
     numbered = sorted(folder.glob("rwkv_vocab_v*.txt"))
     if numbered:
-        return of_numbered_literals(numbered[-1])
+        return read_numbered_literals(numbered[-1])
     if (folder / "vocab.txt").is_file():
-        return of_word_list(folder / "vocab.txt", lower=bool(told.get("do_lower_case", True)))
+        return read_word_list(folder / "vocab.txt", lower=bool(told.get("do_lower_case", True)))
     if (folder / "sentencepiece.bpe.model").is_file() or (folder / "vocab.json").is_file():
         raise ModelError(
             f"{str(folder)!r} has its vocabulary in older files alone: save the tokenizer once "
@@ -136,7 +141,9 @@ def _words(folder: Path, told: dict[str, Any]) -> Words | None:
     return None
 
 
-def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -> dict[str, int]:
+def _special(
+    folder: Path, told: dict[str, Any], config: Config, words: FolderVocabulary
+) -> dict[str, int]:
     """Ids of special tokens by GGUF's names."""
     ids = {content: i for i, content in words.tokens.items()}
     more = read_json(folder / "special_tokens_map.json")
@@ -145,7 +152,7 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
         for place in places:
             content = told.get(place) or more.get(place)
             content = content.get("content") if isinstance(content, dict) else content
-            i = ids.get(words.spelt(content)) if isinstance(content, str) else None
+            i = ids.get(content) if isinstance(content, str) else None
             if i is None:
                 i = config.get(f"{place}_id")
                 if place not in ("bos_token", "eos_token") and i not in words.tokens:
@@ -154,7 +161,9 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
             if isinstance(i, int) and i >= 0:
                 found[name] = i
                 break
-    if words.begins is not None:  # the tokenizer itself was asked: see `_ends` of kinds.py
+    if (
+        words.begins is not None
+    ):  # the tokenizer itself was asked: see `_ask_for_ends` of folder_vocabulary.py
         found["bos"] = words.begins
     if words.ends is not None:
         found["eos"] = words.ends

@@ -139,7 +139,7 @@ class Adjuster:
             logits[self._ends] = -np.inf
         return ids, logits.astype(np.float32)
 
-    def penalized(
+    def penalize(
         self, at: npt.NDArray[np.int64], value: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """The logits of some tokens after the penalties alone.

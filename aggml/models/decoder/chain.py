@@ -147,7 +147,7 @@ class ChainDraw:
         for step in steps:
             if step == "penalties":
                 if adjuster is not None:
-                    value = adjuster.penalized(at, value)
+                    value = adjuster.penalize(at, value)
             elif step == "dry":
                 value = self._without_repetition(at, value, tokens)
             elif step == "temperature":

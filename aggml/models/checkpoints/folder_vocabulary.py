@@ -1,4 +1,4 @@
-"""Words: a vocabulary that was read from a folder, before it becomes GGUF's keys.
+"""FolderVocabulary: a vocabulary that was read from a folder, before it becomes GGUF's keys.
 
 Here: byte-level BPE, BPE of SentencePiece, WordPiece, unigram. Not here: tokenizer.model
 (sentencepiece.py), RWKV's file (trie.py), how text is cut into words (cutting.py).
@@ -28,14 +28,21 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-__all__ = ["AddedToken", "Words", "filler", "form_of", "of_tokenizer_json", "of_word_list"]
+__all__ = [
+    "AddedToken",
+    "FolderVocabulary",
+    "filler",
+    "read_tokenizer_json",
+    "read_word_list",
+    "settings_without_key",
+]
 
 #: Ids that a folder may leave out before one of its tokens.
 MOST_FILLERS: Final = 10_000
 
 
 @dataclass
-class Words:
+class FolderVocabulary:
     """A vocabulary.
 
     Attributes:
@@ -72,12 +79,8 @@ class Words:
             self.tokens[i] = content
             self.kinds[i] = kind
 
-    def spelt(self, content: str) -> str:
-        """The form that a token with this content has in ``tokens``."""
-        return content
 
-
-def of_word_list(path: Path, *, lower: bool) -> Words:
+def read_word_list(path: Path, *, lower: bool) -> FolderVocabulary:
     """Read vocab.txt: a piece in each line, with "##" before pieces that continue a word."""
     pieces = path.read_text(encoding="utf-8-sig").splitlines()
     ids = {piece: i for i, piece in enumerate(pieces)}
@@ -96,7 +99,7 @@ def _usual(ids: dict[str, int]) -> dict[str, int]:
     return {place: ids[name] for place, name in names.items() if name in ids}
 
 
-def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) -> Words:
+def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) -> FolderVocabulary:
     """WordPiece in GGUF's form: it marks pieces that begin a word; the folder marks the others."""
     tokens = {
         i: piece if i in special else piece[2:] if piece[:2] == "##" else SPACE + piece
@@ -105,13 +108,14 @@ def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) ->
     kinds = {i: CONTROL if i in special else NORMAL for i in tokens}
     if unknown is not None:
         kinds[unknown] = CONTROL  # so that it adds nothing when tokens become text
-    return Words("bert", tokens, kinds, special=_usual(ids))
+    return FolderVocabulary("bert", tokens, kinds, special=_usual(ids))
 
 
-def of_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> Words:
+def read_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> FolderVocabulary:
     """Read a tokenizer.json of any kind.
 
-    Its tokens are in GGUF's form if there is one; `form_of` says what that form leaves out.
+    Its tokens are in GGUF's form if there is one. `settings_without_key` says what that form leaves
+    out.
 
     Args:
         path: the file.
@@ -128,7 +132,7 @@ def of_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> Words:
     special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
     kind = str(type_of_model(told["model"]))
     words = _of_any(told, special)
-    with contextlib.suppress(ModelError):  # GGUF cannot say it: see `form_of`
+    with contextlib.suppress(ModelError):  # GGUF cannot say it: see `settings_without_key`
         words = KINDS[kind](told, special)
     words.whole = json.dumps(told, ensure_ascii=False)
     for token in told.get("added_tokens") or ():
@@ -142,7 +146,7 @@ def of_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> Words:
             words.kinds[i] = CONTROL if words.kinds.get(i) != UNKNOWN else UNKNOWN
         elif words.kinds.get(i) in (None, NORMAL):
             words.tokens[i], words.kinds[i] = token["content"], USER_DEFINED
-    _ends(own, words)
+    _ask_for_ends(own, words)
     return words
 
 
@@ -151,11 +155,13 @@ def filler(token: int) -> str:
     return f"\0unused {token}\0"
 
 
-def form_of(text: str, control: AbstractSet[int], unknown: AbstractSet[int]) -> list[str]:
+def settings_without_key(
+    text: str, control: AbstractSet[int], unknown: AbstractSet[int]
+) -> list[str]:
     """The settings of a tokenizer.json that its form in GGUF leaves out.
 
     Args:
-        text: of the file, from `Words.whole`.
+        text: of the file, from `FolderVocabulary.whole`.
         control: ids of the tokens that are control tokens in GGUF's form.
         unknown: those that stand for what is unknown. In GGUF's form a text may name them.
 
@@ -166,7 +172,7 @@ def form_of(text: str, control: AbstractSet[int], unknown: AbstractSet[int]) -> 
     added = told.get("added_tokens") or ()
     special = {x["id"] for x in added if x["special"]}
     words = KINDS[str(type_of_model(told["model"]))](told, special)
-    _ends(open_library(text), words)
+    _ask_for_ends(open_library(text), words)
     ordinary = (control - special) | (unknown - {x["id"] for x in added})
     words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in ordinary]
     if words.model == "bert" and not (words.add_bos and words.add_eos):
@@ -224,15 +230,15 @@ def _add_tokens(own: Any, more: Sequence[AddedToken], name: str) -> bool:  # noq
     return changed
 
 
-def _of_any(told: Mapping[str, Any], special: set[int]) -> Words:
+def _of_any(told: Mapping[str, Any], special: set[int]) -> FolderVocabulary:
     """Tokens as they are in the file, for a vocabulary of no kind that GGUF has."""
     given = told["model"].get("vocab") or {}
     pairs = given.items() if isinstance(given, dict) else ((x[0], i) for i, x in enumerate(given))
     tokens = {i: piece for piece, i in pairs}
-    return Words("", tokens, {i: CONTROL if i in special else NORMAL for i in tokens})
+    return FolderVocabulary("", tokens, {i: CONTROL if i in special else NORMAL for i in tokens})
 
 
-def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenizer
+def _ask_for_ends(own: Any, words: FolderVocabulary) -> None:  # noqa: ANN401 a tokenizers.Tokenizer
     """Ask the tokenizer itself which tokens it puts around a text."""
     words.add_bos = words.add_eos = False
     try:
@@ -251,7 +257,7 @@ def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenize
     words.begins, words.ends = (before or [None])[0], (after or [None])[-1]
 
 
-def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
+def _of_bpe(told: dict[str, Any], special: set[int]) -> FolderVocabulary:
     """BPE over bytes; or SentencePiece's BPE over characters, with bytes for unknown ones."""
     model = told["model"]
     ids: dict[str, int] = model["vocab"]
@@ -261,7 +267,9 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
     if marks_spaces(told) and model.get("byte_fallback"):
         return _of_characters(ids, merges, normalizers, before)
     tokens = {i: piece for piece, i in ids.items()}
-    words = Words("gpt2", tokens, {i: CONTROL if i in special else NORMAL for i in tokens})
+    words = FolderVocabulary(
+        "gpt2", tokens, {i: CONTROL if i in special else NORMAL for i in tokens}
+    )
     kinds = [x["type"] for x in normalizers]
     if kinds not in ([], ["NFC"]):
         raise ModelError(
@@ -278,7 +286,7 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
 
 def _of_characters(
     ids: dict[str, int], merges: list[list[str]], normalizers: list[Any], before: list[Any]
-) -> Words:
+) -> FolderVocabulary:
     """SentencePiece's BPE: the earlier a pair is merged, the better is its score."""
     tokens = {i: piece for piece, i in ids.items()}
     kinds = {i: BYTE if is_byte(piece) else NORMAL for piece, i in ids.items()}
@@ -293,10 +301,12 @@ def _of_characters(
     prefix |= any(
         x.get("prepend_scheme", "always") != "never" for x in before if x["type"] == "Metaspace"
     )
-    return Words("llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix})
+    return FolderVocabulary(
+        "llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix}
+    )
 
 
-def _of_word_piece(told: dict[str, Any], special: set[int]) -> Words:
+def _of_word_piece(told: dict[str, Any], special: set[int]) -> FolderVocabulary:
     model = told["model"]
     words = _word_pieces(model["vocab"], special, model["vocab"].get(model.get("unk_token")))
     lower = [x for x in parts_of(told.get("normalizer")) if x["type"] == "BertNormalizer"]
@@ -306,14 +316,14 @@ def _of_word_piece(told: dict[str, Any], special: set[int]) -> Words:
     return words
 
 
-def _of_unigram(told: dict[str, Any], special: set[int]) -> Words:
+def _of_unigram(told: dict[str, Any], special: set[int]) -> FolderVocabulary:
     vocabulary = told["model"]["vocab"]
     tokens = {i: piece for i, (piece, _) in enumerate(vocabulary)}
     kinds = {i: CONTROL if i in special else NORMAL for i in tokens}
     unknown = told["model"].get("unk_id")
     if unknown is not None:
         kinds[unknown] = UNKNOWN
-    words = Words("t5", tokens, kinds)
+    words = FolderVocabulary("t5", tokens, kinds)
     words.scores = {i: float(score) for i, (_, score) in enumerate(vocabulary)}
     for step in parts_of(told.get("normalizer")):
         if step["type"] == "Precompiled" and step.get("precompiled_charsmap"):
@@ -326,11 +336,11 @@ def _of_unigram(told: dict[str, Any], special: set[int]) -> Words:
     return words
 
 
-def _of_words(told: dict[str, Any], special: set[int]) -> Words:
+def _of_words(told: dict[str, Any], special: set[int]) -> FolderVocabulary:
     raise ModelError("tokenizer.json has a model of the type WordLevel, which GGUF cannot say")
 
 
-KINDS: Final[dict[str, Callable[[dict[str, Any], set[int]], Words]]] = {
+KINDS: Final[dict[str, Callable[[dict[str, Any], set[int]], FolderVocabulary]]] = {
     "BPE": _of_bpe,
     "WordPiece": _of_word_piece,
     "Unigram": _of_unigram,
