@@ -10,6 +10,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import jsonschema
@@ -125,9 +126,11 @@ QUESTIONS: Final = (
 )  # fmt: skip
 
 
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", "save_book"])
 def test_calls_that_are_required_always_parse(address: str, choice: str, *, stream: bool) -> None:
+    """Eight conversations at once, also at a temperature at which the model talks nonsense."""
     openai = pytest.importorskip("openai")
     tools = [
         {"type": "function", "function": {"name": name, "parameters": parameters}}
@@ -138,29 +141,40 @@ def test_calls_that_are_required_always_parse(address: str, choice: str, *, stre
         "tool_choice": choice if choice == "required"
         else {"type": "function", "function": {"name": choice}},
     }  # fmt: skip
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="-", timeout=LONG) as client:
-        for i, question in enumerate(QUESTIONS):
-            for temperature in (0.0, 1.5):
-                answer = client.chat.completions.create(
-                    **given, messages=[{"role": "user", "content": question}], seed=i,
-                    temperature=temperature, stream=stream,
-                )  # fmt: skip
-                name, arguments, reason = "", "", None
-                if stream:
-                    for piece in answer:
-                        for call in piece.choices[0].delta.tool_calls or ():
-                            name += call.function.name or ""
-                            arguments += call.function.arguments or ""
-                        reason = piece.choices[0].finish_reason or reason
-                else:
-                    reason = answer.choices[0].finish_reason
-                    for call in answer.choices[0].message.tool_calls or ():
-                        name, arguments = call.function.name, call.function.arguments
-                assert choice in ("required", name)
-                assert reason == "tool_calls"
-                jsonschema.validate(json.loads(arguments), FUNCTIONS[name])
+
+    def check(client: Any, question: str, temperature: float) -> None:
+        answer = client.chat.completions.create(
+            **given, messages=[{"role": "user", "content": question}], seed=7,
+            temperature=temperature, stream=stream,
+        )  # fmt: skip
+        name, arguments, reason = "", "", None
+        if stream:
+            for piece in answer:
+                for call in piece.choices[0].delta.tool_calls or ():
+                    name += call.function.name or ""
+                    arguments += call.function.arguments or ""
+                reason = piece.choices[0].finish_reason or reason
+        else:
+            reason = answer.choices[0].finish_reason
+            (call,) = answer.choices[0].message.tool_calls
+            name, arguments = call.function.name, call.function.arguments
+        assert reason == "tool_calls"
+        assert choice in ("required", name)
+        jsonschema.validate(json.loads(arguments), FUNCTIONS[name])
+
+    with (
+        openai.OpenAI(base_url=f"{address}/v1", api_key="-", timeout=LONG) as client,
+        ThreadPoolExecutor(len(QUESTIONS) * 2) as threads,
+    ):
+        tasks = [
+            threads.submit(check, client, question, temperature)
+            for question in QUESTIONS for temperature in (0.0, 1.5)
+        ]  # fmt: skip
+        for task in tasks:
+            task.result()
 
 
+@pytest.mark.timeout(LONG)
 def test_pydantic_ai_s_agent_uses_a_tool_and_answers_by_a_schema(address: str) -> None:
     ai = pytest.importorskip("pydantic_ai")
     models = pytest.importorskip("pydantic_ai.models.openai")
@@ -185,6 +199,7 @@ def test_pydantic_ai_s_agent_uses_a_tool_and_answers_by_a_schema(address: str) -
     assert (found.city, found.country) == ("Paris", "France")
 
 
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("kind", ["OpenAIChatCompletionsModel", "OpenAIResponsesModel"])
 def test_openai_s_agents_call_a_tool_that_is_required(address: str, kind: str) -> None:
     agents = pytest.importorskip("agents")
