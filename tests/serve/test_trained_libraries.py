@@ -6,7 +6,6 @@ model of random weights (test_libraries.py).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -172,61 +171,6 @@ def test_calls_that_are_required_always_parse(address: str, choice: str, *, stre
         ]  # fmt: skip
         for task in tasks:
             task.result()
-
-
-@pytest.mark.timeout(LONG)
-def test_pydantic_ai_s_agent_uses_a_tool_and_answers_by_a_schema(address: str) -> None:
-    ai = pytest.importorskip("pydantic_ai")
-    models = pytest.importorskip("pydantic_ai.models.openai")
-    providers = pytest.importorskip("pydantic_ai.providers.openai")
-    pydantic = pytest.importorskip("pydantic")
-    provider = providers.OpenAIProvider(base_url=f"{address}/v1", api_key="-")
-    model = models.OpenAIChatModel("qwen", provider=provider)
-    settings = {"temperature": 0, "max_tokens": 200, "timeout": LONG}
-    asked: list[str] = []
-
-    def get_weather(city: str) -> str:
-        """The current weather of a city."""
-        asked.append(city)
-        return "14 degrees, rain"
-
-    agent = ai.Agent(model, tools=[get_weather], model_settings=settings)
-    assert "14" in agent.run_sync(QUESTION).output
-    assert asked[0] == "Paris"
-    place = pydantic.create_model("place", city=(str, ...), country=(str, ...))
-    agent = ai.Agent(model, output_type=place, model_settings=settings)
-    found = agent.run_sync("Where is the Eiffel tower? City and country.").output
-    assert (found.city, found.country) == ("Paris", "France")
-
-
-@pytest.mark.timeout(LONG)
-@pytest.mark.parametrize("kind", ["OpenAIChatCompletionsModel", "OpenAIResponsesModel"])
-def test_openai_s_agents_call_a_tool_that_is_required(address: str, kind: str) -> None:
-    agents = pytest.importorskip("agents")
-    openai = pytest.importorskip("openai")
-    agents.set_tracing_disabled(True)
-    asked: list[str] = []
-
-    @agents.function_tool  # type: ignore[untyped-decorator]
-    def get_weather(city: str) -> str:
-        """The current weather of a city."""
-        asked.append(city)
-        return "14 degrees, rain"
-
-    async def ask() -> str:
-        async with openai.AsyncOpenAI(
-            base_url=f"{address}/v1", api_key="-", timeout=LONG
-        ) as client:
-            settings = agents.ModelSettings(temperature=0, max_tokens=200, tool_choice="required")
-            model = getattr(agents, kind)(model="qwen", openai_client=client)
-            agent = agents.Agent(
-                name="weather", tools=[get_weather], model=model, model_settings=settings
-            )
-            found: str = (await agents.Runner.run(agent, QUESTION, max_turns=4)).final_output
-            return found
-
-    assert "14" in asyncio.run(ask())
-    assert asked[0] == "Paris"
 
 
 @pytest.mark.slow
