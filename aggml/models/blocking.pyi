@@ -14,7 +14,7 @@ from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.constraints import Thinking
 from aggml.models.engine.grammars import Grammar
 from aggml.models.engine.interface import TextEngine
-from aggml.models.engine.requests import PlacedPicture, TextRequest
+from aggml.models.engine.requests import Counters, PlacedPicture, TextRequest
 from aggml.models.fitting import Fit
 from aggml.models.host import Host as HostType
 from aggml.models.host import ModelStatus
@@ -310,6 +310,7 @@ class BlockingEncoderModel(BlockingModel):
     architecture: str
     ctx: int
     labels: tuple[str, ...]
+    counters: Counters
     @property
     def width(self) -> int: ...
     @property

@@ -6,6 +6,7 @@ computation (encoder/).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,6 +25,7 @@ from aggml.models.arguments import (
 )  # fmt: skip
 from aggml.models.encoder.sparse import weights_of_terms, weights_of_tokens
 from aggml.models.engine.batches import BatchEngine
+from aggml.models.engine.requests import Counters
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import closed_error
 from aggml.models.model import LONG_TEXT, Model
@@ -68,6 +70,7 @@ class EncoderModel(Model):
         ctx: tokens that a text may have.
         prompts, prompt: of the folder, as of `Model`.
         labels: the names of the numbers of `classify`; empty: the file has no rank head.
+        counters: counts of past batches: ``steps``, ``prompt_tokens``, ...
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class EncoderModel(Model):
         super().__init__(encoder, tokenizer, owned, prompts, prompt)
         self.labels: tuple[str, ...] = tuple(labels)
         self._encoder = encoder
+        self.counters: Counters = Counters()
         self._batches: BatchEngine[_Text, F32] = BatchEngine(
             self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2
         )
@@ -360,17 +364,29 @@ class EncoderModel(Model):
                 raise closed_error(what) from error
             raise
 
+    async def _compute_kind(self, texts: Sequence[_Text], kind: Kind) -> list[F32]:
+        """The results of texts of which the same is asked."""
+        begin = time.perf_counter()
+        found = await self._encoder.compute([text.ids for text in texts], kind)
+        counters, sizes = self.counters, [len(text.ids) for text in texts]
+        counters.steps += 1
+        counters.sequences += len(texts)
+        counters.prompt_tokens += sum(sizes)
+        counters.longest = max([counters.longest, *sizes])
+        counters.prompt_seconds += time.perf_counter() - begin
+        return found
+
     async def _compute(self, texts: list[_Text]) -> list[F32]:
         """The results of a batch."""
         first = texts[0].kind
         if len(texts) == 1 or all(text.kind == first for text in texts):
-            return await self._encoder.compute([text.ids for text in texts], first)
+            return await self._compute_kind(texts, first)
         found: list[Any] = [None] * len(texts)
         kinds: dict[Kind, list[int]] = {}
         for i, text in enumerate(texts):
             kinds.setdefault(text.kind, []).append(i)
         for kind, numbers in kinds.items():
-            results = await self._encoder.compute([texts[i].ids for i in numbers], kind)
+            results = await self._compute_kind([texts[i] for i in numbers], kind)
             for i, result in zip(numbers, results, strict=True):
                 found[i] = result
         return found

@@ -5,7 +5,7 @@ Not here: what adapters and rank heads compute (tests/models), form of answers (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import numpy as np
@@ -195,7 +195,7 @@ async def test_no_adapter_by_any_words_is_none(file: Path, minilm: Path) -> None
             ("/v1/completions", {"prompt": "a", **GREEDY, "max_tokens": 1}),
         ):  # fmt: skip
             plain = await client.post(path, json=body)
-            for given in ({}, None):
+            for given in cast("tuple[Any, ...]", ({}, None)):
                 answer = await client.post(path, json=body | {"adapter": given})
                 assert answer.status_code == plain.status_code == 200, answer.text
 

@@ -342,6 +342,18 @@ async def test_metrics_have_figures_by_llama_server_s_names(file: Path) -> None:
     assert again == once | dict.fromkeys(rates, 0.0)
 
 
+async def test_vectors_are_counted_by_llama_server_s_names(file: Path, minilm: Path) -> None:
+    async with serving(models=[file, minilm]) as (_, client):
+        before = figures((await client.get("/metrics")).text)
+        told = await ask(client, "/v1/embeddings", input=["hello world", "bye"])
+        found = figures((await client.get("/metrics")).text)
+    assert before["n_decode_total"] == before["prompt_tokens_total"] == 0
+    assert found["prompt_tokens_total"] == told["usage"]["prompt_tokens"]
+    assert found["n_decode_total"] >= 1
+    assert found["prompt_seconds_total"] > 0 == found["tokens_predicted_total"]
+    assert found["n_tokens_max"] < found["prompt_tokens_total"]
+
+
 async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
     options = {"models": [file], "memory": 1 << 30, "api_key": "k"}
     async with serving(**options) as (_, client):

@@ -53,7 +53,7 @@ ROWS: Final = (
 
 @dataclass
 class _Totals:
-    """Sums of what the engines of the service have counted, or the most of it."""
+    """Sums of what the models of the service have counted, or the most of it."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -68,39 +68,39 @@ class _Totals:
     longest: int = 0
 
     def add(self, counters: Counters) -> None:
-        """Add what one engine has counted."""
+        """Add what one model has counted."""
         for each in fields(self):
             found, more = getattr(self, each.name), getattr(counters, each.name)
             setattr(self, each.name, max(found, more) if each.name == "longest" else found + more)
 
 
 class LlamaFigures:
-    """The figures of all engines, also of those that are gone: counters never become smaller."""
+    """The figures of all models, also of those that are gone: counters never become smaller."""
 
     def __init__(self) -> None:
-        self._engines: dict[str, Counters] = {}
+        self._models: dict[str, Counters] = {}
         self._gone = _Totals()
         self._seen = _Totals()  # at the last look
 
-    def show(self, name: str, engine: TextEngine) -> None:
-        """Count an engine in, in the place of an earlier one of that model."""
-        before = self._engines.get(name)
-        if before is engine.counters:
+    def show(self, name: str, counters: Counters) -> None:
+        """Count what a model counts, in the place of what it counted before it was unloaded."""
+        before = self._models.get(name)
+        if before is counters:
             return
         if before is not None:
             self._gone.add(before)
-        self._engines[name] = engine.counters
+        self._models[name] = counters
 
     def text(self, engines: list[TextEngine]) -> bytes:
         """The figures in the format of Prometheus.
 
         Args:
-            engines: those that are there.
+            engines: those of models that continue text.
         """
         now = _Totals()
         for each in fields(now):
             setattr(now, each.name, getattr(self._gone, each.name))
-        for counters in self._engines.values():
+        for counters in self._models.values():
             now.add(counters)
         before, self._seen = self._seen, now
         values = {

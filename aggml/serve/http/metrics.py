@@ -16,7 +16,7 @@ from aggml.serve.http.llama_figures import LlamaFigures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aggml.models import TextModel
+    from aggml.models import EncoderModel, TextModel
     from aggml.models.engine.interface import TextEngine
     from aggml.serve.http.fields import Ignored
     from aggml.serve.http.pacing import LiveSessions, UnderWay
@@ -178,12 +178,16 @@ class Metrics:
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
         found = weakref.ref(model.engine)  # a model of a host may be unloaded
         self._found[name] = found
-        self._llama.show(name, model.engine)
+        self._llama.show(name, counters)
         for counted, value in FIGURES.items():
             self._engines[counted].labels(name).set_function(partial(_figure, found, value))
         for shown, counted in VLLM.items():
             self._vllm[shown].labels(name).set_function(partial(_figure, found, FIGURES[counted]))
         self._vllm[USAGE].labels(name).set_function(partial(_figure, found, _usage))
+
+    def show_encoder(self, name: str, model: EncoderModel) -> None:
+        """Show what an encoder has counted."""
+        self._llama.show(name, model.counters)
 
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""

@@ -292,6 +292,8 @@ class Service:
         entry.heads = _heads(model)
         if isinstance(model, TextModel):
             self.metrics.show_engine(entry.name, model)
+        elif isinstance(model, EncoderModel):
+            self.metrics.show_encoder(entry.name, model)
 
     # -- models by name
 
