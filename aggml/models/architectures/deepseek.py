@@ -1,4 +1,4 @@
-"""deepseek: DeepSeekMoE; dense layers, then experts whose weights have any sum, and a shared net."""
+"""deepseek: DeepSeekMoE; a dense layer, then experts whose weights have any sum, a shared net."""
 
 from __future__ import annotations
 
