@@ -4,6 +4,11 @@ enable_language(CXX)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
+# For another processor or C library (tools/wheels/build.py) it is the interpreter of this machine all the same: it tells where
+# the headers lie, which 64-bit Linux shares. CMake from 4.1 on would refuse that.
+if(POLICY CMP0190)
+  cmake_policy(SET CMP0190 OLD)
+endif()
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(nanobind CONFIG REQUIRED)
 

@@ -237,6 +237,7 @@ async def transcribe(
     help="Text that could come before the sound; it helps with names. [default: none]",
 )
 @beam_option
+@fallback_options
 @click.option(
     "--vad",
     type=UserPath(exists=True),
@@ -257,6 +258,10 @@ async def listen(
     language: str | None,
     prompt: str,
     beam_size: int,
+    temperature: tuple[float, ...],
+    compression_ratio_threshold: float | None,
+    logprob_threshold: float | None,
+    no_speech_threshold: float | None,
     vad: str | None,
     rate: int,
     channels: int,
@@ -282,8 +287,12 @@ async def listen(
                     click.echo(f"{span.start:.2f} {span.end:.2f}")
             return
         options: dict[str, Any] = {
-            "language": language, "prompt": prompt, "beam_size": beam_size
+            "language": language, "prompt": prompt, "beam_size": beam_size,
+            "compression_ratio_threshold": compression_ratio_threshold,
+            "logprob_threshold": logprob_threshold, "no_speech_threshold": no_speech_threshold,
         }  # fmt: skip
+        if temperature:
+            options["temperature"] = temperature
         async with AsyncExitStack() as stack:
             if vad is not None:
                 detector = opened(Path(vad), device, threads, None, cache)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 import numpy.typing as npt
 
 from aggml import Backend, DType, Scheduler
+from aggml.models.adapters.stacks import AdapterNames
 from aggml.models.chat.messages import ChatDelta, ChatFinish, ChatMessage, ToolCall, Usage
 from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.constraints import Thinking
@@ -144,7 +145,7 @@ class BlockingTextModel(BlockingModel):
     def vocabulary_size(self) -> int: ...
     @property
     def memory(self) -> Memory: ...
-    def logits(self, ids: TokenIds | Mixed, *, adapter: str | None = None) -> F32: ...
+    def logits(self, ids: TokenIds | Mixed, *, adapter: AdapterNames = None) -> F32: ...
     def embed_image(self, rgb: Pixels) -> F32: ...
     def generate(  # type: ignore[override]
         self,
@@ -187,13 +188,14 @@ class BlockingTextModel(BlockingModel):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
         prompt_logprobs: int | None = None,
         truncate_prompt: int | None = None,
         include_stop: bool = False,
         show_special: bool = False,
         allowed_ids: Sequence[int] | None = None,
         bad_words: Sequence[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,
@@ -242,7 +244,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -252,7 +254,7 @@ class BlockingTextModel(BlockingModel):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
     def embed_multi(
         self,
@@ -262,7 +264,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> list[F32]: ...
     @property
     def ranks(self) -> bool: ...
@@ -273,16 +275,16 @@ class BlockingTextModel(BlockingModel):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
-    def encode_pair(self, query: str, document: str) -> list[int]: ...
+    def encode_pair(self, query: str, document: str, *, most: int | None = None) -> list[int]: ...
     def rerank_ids(
         self,
         pairs: Sequence[TokenIds],
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
     @property
     def labels(self) -> tuple[str, ...]: ...
@@ -292,7 +294,7 @@ class BlockingTextModel(BlockingModel):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
     def classify_ids(
         self,
@@ -300,7 +302,7 @@ class BlockingTextModel(BlockingModel):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32: ...
     def close(self) -> None: ...
 
@@ -364,7 +366,7 @@ class BlockingEncoderModel(BlockingModel):
     ) -> F32: ...
     @property
     def ranks(self) -> bool: ...
-    def encode_pair(self, query: str, document: str) -> list[int]: ...
+    def encode_pair(self, query: str, document: str, *, most: int | None = None) -> list[int]: ...
     def rerank_ids(
         self, pairs: Sequence[TokenIds], *, priority: int = 0, deadline: float | None = None
     ) -> F32: ...
@@ -442,7 +444,12 @@ class BlockingSpeechModel(BlockingModel):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        temperature: float | Sequence[float] = ...,
+        seed: int | None = None,
         beam_size: int = 1,
+        compression_ratio_threshold: float | None = 2.4,
+        logprob_threshold: float | None = ...,
+        no_speech_threshold: float | None = 0.6,
         vad: VoiceModel | BlockingVoiceModel | None = None,
     ) -> BlockingStream[Partial]: ...
 

@@ -336,7 +336,7 @@ class EncoderModel(Model):
             return cast("F32", [x[:, :dimensions] for x in every])
         vectors = await self._results(what, sequences, "pooled", priority, deadline)
         if len(vectors) == 1:  # what `stack` does, with a tenth of its calls
-            found = vectors[0][None].copy()
+            found = vectors[0][None] if normalize else vectors[0][None].copy()
         else:
             found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
         found = found[:, :dimensions]
@@ -420,13 +420,21 @@ class EncoderModel(Model):
         """Whether the file has a rank head, so that `rerank` works."""
         return self._encoder.ranks > 0
 
-    def encode_pair(self, query: str, document: str) -> list[int]:
-        """The tokens of a query and a document for `rerank_ids`, however many.
+    def encode_pair(self, query: str, document: str, *, most: int | None = None) -> list[int]:
+        """The tokens of a query and a document for `rerank_ids`.
+
+        Args:
+            query: a text.
+            document: a text.
+            most: the pair is cut to so many tokens, whose last one stays; None: however many.
 
         Raises:
+            InvalidArgument: ``most`` is no number of tokens.
             ModelError: the file has no vocabulary.
         """
-        return self.tokenizer.encode_pair(query, document)
+        ids = self.tokenizer.encode_pair(query, document)
+        n = len(ids) if most is None else integer("encode_pair", "most", most, 1)
+        return ids if len(ids) <= n else [*ids[: n - 1], ids[-1]]
 
     async def rerank_ids(
         self,

@@ -44,7 +44,7 @@ from aggml.models.speech.live import (
     draft_of,
     once,
 )
-from aggml.models.speech.segments import Recording, Segment, segments
+from aggml.models.speech.segments import HOT, Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE, rate_of
@@ -208,10 +208,8 @@ class SpeechModel(Model):
         asked = self._read_request(place, language, task, timestamps, temperature, seed)
         asked = replace(
             asked, words=flag(place, "words", words), beam=self._beam(place, beam_size),
-            thresholds=Thresholds(
-                _threshold(place, "compression_ratio_threshold", compression_ratio_threshold, 0),
-                _threshold(place, "logprob_threshold", logprob_threshold, -math.inf),
-                _threshold(place, "no_speech_threshold", no_speech_threshold, 0, 1),
+            thresholds=_thresholds(
+                place, compression_ratio_threshold, logprob_threshold, no_speech_threshold
             ),
         )  # fmt: skip
         hertz = RATE if rate is None else rate_of(place, rate)
@@ -279,7 +277,12 @@ class SpeechModel(Model):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        temperature: float | Sequence[float] = TEMPERATURES,
+        seed: int | None = None,
         beam_size: int = 1,
+        compression_ratio_threshold: float | None = 2.4,
+        logprob_threshold: float | None = -1.0,
+        no_speech_threshold: float | None = 0.6,
         vad: VoiceModel | None = None,
     ) -> AsyncGenerator[Partial]:
         """Write what is said in a sound that still goes on.
@@ -296,7 +299,14 @@ class SpeechModel(Model):
             prompt: a text as if it had been said before, which shows names and spelling.
             step: seconds of sound from one transcription to the next. Where a transcription takes
                 longer than that, the next one comes later.
+            temperature: as for `transcribe`, but of several temperatures only those are tried for
+                which there is time until the next transcription; without that, the first one.
+            seed: as for `transcribe`.
             beam_size: as for `transcribe`.
+            compression_ratio_threshold: as for `transcribe`, but the text is decoded again in a
+                window of 30 s before another temperature is tried.
+            logprob_threshold: as for `transcribe`; only tokens that are not final count.
+            no_speech_threshold: as for `transcribe`.
             vad: a detector of speech, which any number of listeners may share. Then only what it
                 takes for speech is transcribed, and where speech ends, all words are final.
 
@@ -313,9 +323,13 @@ class SpeechModel(Model):
         """
         place = "listen"
         self._check_open(place)
-        # drawn texts would not agree with each other
-        asked = self._read_request(place, language, "transcribe", True, 0.0, None)
-        asked = replace(asked, beam=self._beam(place, beam_size))
+        asked = self._read_request(place, language, "transcribe", True, temperature, seed)
+        asked = replace(
+            asked, words=True, beam=self._beam(place, beam_size),
+            thresholds=_thresholds(
+                place, compression_ratio_threshold, logprob_threshold, no_speech_threshold
+            ),
+        )  # fmt: skip
         hertz = rate_of(place, rate)
         seconds = number(place, "step", step, 0, above=True)
         before = one_text(place, "prompt", prompt)
@@ -326,7 +340,7 @@ class SpeechModel(Model):
             )
         voice = None if vad is None else follow_voice(vad)
         pieces = heard_chunks(place, chunks, hertz)
-        return self._live(pieces, replace(asked, words=True), before, seconds, voice)
+        return self._live(pieces, asked, before, seconds, voice)
 
     async def _live(
         self, pieces: AsyncGenerator[F32], asked: SpeechOptions, prompt: str, step: float,
@@ -336,6 +350,7 @@ class SpeechModel(Model):
         special, draft = Special.of(self.vocabulary_size), Draft()
         language = asked.language or "en"
         said = ""
+        cold = 0  # of the final words, how many are no context, since one was drawn
         over: float | None = None  # where speech has ended that was not transcribed to its end
 
         async def transcribe_again(*, ended: bool, until: float | None = None) -> list[Word]:
@@ -343,18 +358,20 @@ class SpeechModel(Model):
 
             ``until``: where the detector heard the speech end.
             """
-            nonlocal asked, language, draft
+            nonlocal asked, language, draft, cold
             begin = time.monotonic()
-            before = f"{prompt} {context_of(agreement, sound.begin)}"
-            words, tokens, repeats = list[Word](), list[int](), False
+            before = f"{prompt} {context_of(agreement, sound.begin, cold)}"
+            words, tokens, repeats, heat = list[Word](), list[int](), False, 0.0
             heard = sound.samples
             if until is not None:
                 heard = heard[: max(round((until - sound.begin) * RATE), 0)]
-            found = self._segments(heard, RATE, asked, before, previous=True, draft=draft)
+            tried = replace(asked, temperatures=asked.temperatures[: pace.tries])
+            found = self._segments(heard, RATE, tried, before, previous=True, draft=draft)
             async with contextlib.aclosing(found):
                 async for segment in found:
                     language = segment.language
                     tokens += segment.tokens
+                    heat = segment.temperature
                     repeats = asked.thresholds.is_repetition(segment.compression)
                     words += [
                         Word(x.start + sound.begin, x.end + sound.begin, x.text)
@@ -365,6 +382,8 @@ class SpeechModel(Model):
             pace.missing, pace.took = 0.0, time.monotonic() - begin
             final = agreement.hear(words, draft.words)
             final += agreement.close(None if ended else sound.end - SETTLED)
+            if heat > HOT:
+                cold = len(agreement.final)
             if final and asked.language is None:
                 asked = replace(asked, language=language)
             first = sound.begin
@@ -507,6 +526,16 @@ class SpeechModel(Model):
         times = flag(place, "timestamps", timestamps)
         start = None if seed is None else integer(place, "seed", seed, 0)
         return SpeechOptions(language, task == "translate", times, tuple(heats), start)
+
+
+def _thresholds(
+    place: str, compression: float | None, logprob: float | None, no_speech: float | None
+) -> Thresholds:
+    return Thresholds(
+        _threshold(place, "compression_ratio_threshold", compression, 0),
+        _threshold(place, "logprob_threshold", logprob, -math.inf),
+        _threshold(place, "no_speech_threshold", no_speech, 0, 1),
+    )
 
 
 def _threshold(

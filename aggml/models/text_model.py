@@ -21,6 +21,7 @@ from aggml.models.arguments import (
     one_text,
     prompt_of,
     sequences_of,
+    shown,
     text_list,
     token_ids,
     urgency_of,
@@ -51,7 +52,7 @@ from aggml.models.vision import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aggml.models.adapters.stacks import AdapterChoice, Adapters
+    from aggml.models.adapters.stacks import AdapterChoice, AdapterNames, Adapters
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
     from aggml.models.chat.thoughts import Thoughts
@@ -171,13 +172,14 @@ class TextModel(Model):
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(self, ids: TokenIds | Mixed, *, adapter: str | None = None) -> F32:
+    async def logits(self, ids: TokenIds | Mixed, *, adapter: AdapterNames = None) -> F32:
         """The logits after each token of a sequence.
 
         Args:
             ids: token ids, at least one, at most ``ctx``; or a list of texts and pictures, as
                 `generate` takes it.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
 
         Returns:
@@ -300,13 +302,14 @@ class TextModel(Model):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
         prompt_logprobs: int | None = None,
         truncate_prompt: int | None = None,
         include_stop: bool = False,
         show_special: bool = False,
         allowed_ids: Sequence[int] | None = None,
         bad_words: Sequence[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
@@ -377,7 +380,8 @@ class TextModel(Model):
             samplers: the steps between logits and draw, in order: "penalties", "dry",
                 "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"; those
                 that are not named are not taken. None: all of them in this order.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
             prompt_logprobs: tell of each token of the prompt how probable it was, with so many of
                 the most probable ones in its place, in the stream's ``prompt_logprobs``. The prompt
@@ -388,6 +392,9 @@ class TextModel(Model):
             allowed_ids: the answer has no other tokens than these; if none of ``stop_ids`` is among
                 them, nothing but ``max_tokens`` and ``stop`` ends it.
             bad_words: texts that the answer does not have, also not within a longer word.
+            progress: is called after each step with the tokens of the prompt that are computed, and
+                with all of them: first with those that were known before. It runs between steps,
+                so it must be quick; its error ends the answer, as the cause of an EngineError.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -448,6 +455,12 @@ class TextModel(Model):
             _shown |= frozenset(x for x in named_ids if x is not None) - options.ends
         if choice is not NO_ADAPTER:
             options = replace(options, adapter=choice)
+        if progress is not None:
+            if not callable(progress):
+                raise InvalidArgument(
+                    f"[{place}] progress is {shown(progress)}, expected a function"
+                )
+            options = replace(options, progress=progress)
         if _grammar is not None:
             options = replace(options, grammar=_grammar)
         if options.grammar is not None:
@@ -462,10 +475,10 @@ class TextModel(Model):
             words = self.tokenizer
             names = {token: words.pieces[token].encode() for token in _shown}
 
-            def shown(token: int) -> bytes:
+            def spelt(token: int) -> bytes:
                 return names.get(token) or words.bytes_of(token)
 
-            bytes_of = shown
+            bytes_of = spelt
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
 
@@ -691,7 +704,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """A vector for each text.
 
@@ -707,7 +720,8 @@ class TextModel(Model):
             deadline: seconds from now, in which all vectors are needed.
             prompt: the name of one of ``prompts``, which is put before each text; None: the one
                 that the folder names as its default, if any.
-            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+            adapter: the name of one of ``adapters``, which changes the model for this call, or the
+                names of several with their scales, ``{"poems": 0.5, "law": 1.0}``; None:
                 none does.
 
         Returns:
@@ -739,7 +753,7 @@ class TextModel(Model):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`embed` for texts that are given as token ids.
 
@@ -775,7 +789,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> list[F32]:
         """The hidden states of all tokens of each text, whatever the file's pooling.
 
@@ -816,7 +830,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
@@ -855,14 +869,21 @@ class TextModel(Model):
         states = await self._arrays("rerank", pairs, "hidden", *when, choice)
         return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
 
-    def encode_pair(self, query: str, document: str) -> list[int]:
-        """The tokens of a query and a document for `rerank_ids`, however many.
+    def encode_pair(self, query: str, document: str, *, most: int | None = None) -> list[int]:
+        """The tokens of a query and a document for `rerank_ids`.
+
+        Args:
+            query: a text.
+            document: a text.
+            most: the document is cut so that there are at most so many; None: however many.
 
         Raises:
+            InvalidArgument: ``most`` is no number of tokens.
             Unsupported: the file has no rank head.
             ModelError: it has no vocabulary.
         """
-        return self._rank_head("encode_pair").encode(self.tokenizer, query, document, None)
+        n = None if most is None else integer("encode_pair", "most", most, 1)
+        return self._rank_head("encode_pair").encode(self.tokenizer, query, document, n)
 
     async def rerank_ids(
         self,
@@ -870,7 +891,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`rerank` for pairs that are given as token ids, from `encode_pair`.
 
@@ -899,7 +920,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """The numbers of the rank head for each text, one for each of `labels`, as they are.
 
@@ -932,7 +953,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        adapter: str | None = None,
+        adapter: AdapterNames = None,
     ) -> F32:
         """`classify` for texts, or pairs from `encode_pair`, that are given as token ids.
 

@@ -238,6 +238,7 @@ class PipelineEngine:
             assert sampler is not None
             need = sampler.count_candidates(decoder.vocabulary)
             if request.computed == 0:
+                request.report()
                 row = await decoder.prefill(slot, request.tokens)
                 best = _best(row, min(max(need, FEW), decoder.vocabulary))
             elif whole or need > FEW:
@@ -250,6 +251,7 @@ class PipelineEngine:
                 )
             self._shares.charge(request.caller, len(request.tokens) - request.computed)
             request.computed = len(request.tokens)
+            request.report()
             if not np.fmax.reduce(best.logits[0]) > -np.inf:
                 request.error = NotFiniteError(
                     "[sample] no token can be chosen, because all logits are NaN or -inf: the "

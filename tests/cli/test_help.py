@@ -148,7 +148,7 @@ def test_help_names_the_version_and_statuses() -> None:
 
 
 #: Arguments of Python that have another name in the program, and those that it gives itself.
-SPELT: Final = {"prompt", "_continue", "_grammar", "_place", "_shown", "_thinking"}
+SPELT: Final = {"prompt", "progress", "_continue", "_grammar", "_place", "_shown", "_thinking"}
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])

@@ -34,7 +34,7 @@ def test_spoken_questions_are_answered(
         made.writeframes((voice_file.sound() * 32767).astype("<i2").tobytes())
     sound = tmp_path / "a.wav"
     sound.write_bytes(file.getvalue())
-    speech_file.write_bin(tmp_path / "whisper.bin")
+    speech_file.write_short(tmp_path / "whisper.bin")
     speech_file.shorten(monkeypatch, 24)
     small = str(write_small(tmp_path / "small.gguf"))
     files = [str(voice_file.write(tmp_path / "vad.safetensors")), str(tmp_path / "whisper.bin")]

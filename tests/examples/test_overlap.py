@@ -5,7 +5,7 @@ Overlap is read from the traces: operations of different streams that ran at the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import overlapped_transfer
 import prefetch_experts
@@ -15,9 +15,12 @@ import two_devices
 import aggml
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pytest
+
+    from aggml.devices.sim import SimDevice
 
 
 def at_once(trace: aggml.Trace, operation: str) -> int:
@@ -44,7 +47,23 @@ def overlaps(trace: aggml.Trace, one: str, other: str) -> bool:
     )
 
 
-async def test_transfers_overlap_with_computing(tmp_path: Path) -> None:
+async def test_transfers_overlap_with_computing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlapped, gather = overlapped_transfer.overlapped, aggml.gather
+
+    async def queued_first(device: SimDevice, chunks: Sequence[Any]) -> Any:
+        """Nothing begins before all is queued: else a busy machine may queue it too late."""
+        with device.hold() as held, monkeypatch.context() as patch:
+
+            def release(*results: Any) -> Any:
+                held.close()
+                return gather(*results)
+
+            patch.setattr(aggml, "gather", release)
+            return await overlapped(device, chunks)
+
+    monkeypatch.setattr(overlapped_transfer, "overlapped", queued_first)
     with aggml.check_races():
         report = await overlapped_transfer.measure(8, 4.0)
     assert report.right

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["BANDS", "shorten", "sound", "weights", "write_bin", "write_folder"]
+__all__ = ["BANDS", "shorten", "sound", "weights", "write_bin", "write_folder", "write_short"]
 
 WIDTH, LAYERS, HEARD, WRITTEN, BANDS = 128, 2, 1500, 448, 80
 VOCABULARY: Final = 51865
+#: Vectors of a window of `write_short`, 4 s of sound: the encoder takes a twentieth of the time.
+SHORT: Final = 200
 
 
 @functools.cache
@@ -56,8 +58,13 @@ def shorten(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(Windows, "__init__", shorter)
 
 
-def weights() -> dict[str, F32]:
-    """Tensors by OpenAI's names; always the same ones."""
+def weights(heard: int = HEARD, written: int = WRITTEN) -> dict[str, F32]:
+    """Tensors by OpenAI's names; always the same ones.
+
+    Args:
+        heard: vectors that the encoder makes of a window, one for 20 ms.
+        written: positions of the decoder; a window has half as many tokens.
+    """
     rng = np.random.default_rng(19)
 
     def matrix(*shape: int) -> F32:
@@ -72,10 +79,10 @@ def weights() -> dict[str, F32]:
     found: dict[str, F32] = {
         "encoder.conv1.weight": matrix(WIDTH, BANDS, 3), "encoder.conv1.bias": vector(WIDTH),
         "encoder.conv2.weight": matrix(WIDTH, WIDTH, 3), "encoder.conv2.bias": vector(WIDTH),
-        "encoder.positional_embedding": matrix(HEARD, WIDTH),
+        "encoder.positional_embedding": matrix(heard, WIDTH),
         "encoder.ln_post.weight": vector(WIDTH, 1), "encoder.ln_post.bias": vector(WIDTH),
         "decoder.token_embedding.weight": 2 * matrix(VOCABULARY, WIDTH),
-        "decoder.positional_embedding": matrix(WRITTEN, WIDTH),
+        "decoder.positional_embedding": matrix(written, WIDTH),
         "decoder.ln.weight": vector(WIDTH, 1), "decoder.ln.bias": vector(WIDTH),
     }  # fmt: skip
     for side in ("encoder", "decoder"):
@@ -115,16 +122,30 @@ def write_bin(path: Path, made: dict[str, F32] | None = None) -> None:
     path.write_bytes(_usual_bin() if made is None else _bin_of(made))
 
 
+def write_short(path: Path, written: int = WRITTEN) -> None:
+    """As `write_bin`, with windows of 4 s: for tests that compare a model with itself.
+
+    Whisper's own windows of 30 s take a third of a second of a core each, whatever is in them.
+    """
+    path.write_bytes(_short_bin(written))
+
+
 @functools.cache
 def _usual_bin() -> bytes:
-    """The file that most tests read: 15 MB, whose numbers take a quarter of a second of a core."""
+    """15 MB, whose numbers take a quarter of a second of a core."""
     return _bin_of(weights())
+
+
+@functools.cache
+def _short_bin(written: int) -> bytes:
+    return _bin_of(weights(SHORT, written))
 
 
 def _bin_of(made: dict[str, F32]) -> bytes:
     heads = WIDTH // 64
+    heard, written = (len(made[f"{x}.positional_embedding"]) for x in ("encoder", "decoder"))
     file = io.BytesIO()
-    numbers = (VOCABULARY, HEARD, WIDTH, heads, LAYERS, WRITTEN, WIDTH, heads, LAYERS, BANDS, 1)
+    numbers = (VOCABULARY, heard, WIDTH, heads, LAYERS, written, WIDTH, heads, LAYERS, BANDS, 1)
     file.write(struct.pack("<I11i", 0x67676D6C, *numbers))
     file.write(struct.pack("<2i", BANDS, 201) + filters(BANDS).tobytes())
     file.write(struct.pack("<i", len(words())))

@@ -120,6 +120,94 @@ async def test_each_of_eight_sequences_with_four_adapters_answers_as_its_merged_
     assert all(np.abs(wanted[name, 0][0] - plain).max() > 0.1 for name in NAMES)
 
 
+@pytest.mark.parametrize("layout", ["llama", "qwen2moe", "mamba2", "phi3"])
+async def test_sequences_with_different_scales_in_one_step_answer_as_their_merged_models(
+    backend: aggml.Backend, tmp_path: Path, layout: str
+) -> None:
+    base = random_models.write(tmp_path / "base.gguf", layout)
+    files, numbers = adapters_for(tmp_path, layout, LAYOUTS[layout], NAMES[:2])
+    ids = random_models.prompt()[:14]
+    given: list[dict[str, float]] = [
+        {}, {"poems": 0.3}, {"poems": 1.0}, {"poems": -0.7}, {"code": 2.0},
+        {"poems": 0.5, "code": 0.8}, {"code": 1.0, "poems": 1.0}, {"poems": 0.0, "code": 0.4},
+    ]  # fmt: skip
+    wanted: list[tuple[F32, list[int]]] = []
+    for i, scales in enumerate(given):
+        plain = random_models.weights(layout)
+        weights = {name: x.copy() for name, x in plain.items()}
+        for name, scale in scales.items():
+            changed = adapter_files.merged(layout, numbers[name], scale=scale)
+            for tensor in weights:
+                weights[tensor] += changed[tensor] - plain[tensor]
+        path = adapter_files.write_model(tmp_path / f"{i}.merged.gguf", layout, weights)
+        async with load(path, backend) as model:
+            wanted.append((await model.logits(ids), await tokens_of(model, ids)))
+    assert len({tuple(tokens) for _, tokens in wanted}) > 4
+    found: dict[int, list[int]] = {}
+    async with load(base, backend, adapters=files) as model:
+
+        async def answer(i: int) -> None:
+            found[i] = await tokens_of(model, ids, adapter=given[i])
+
+        for some in (range(5), range(8), (1, 1, 2, 3)):  # one each, then up to two of each token
+            before = model.engine.counters.steps
+            async with anyio.create_task_group() as tasks:
+                for i in some:
+                    tasks.start_soon(answer, i)
+            assert model.engine.counters.steps - before < 40  # they shared steps
+            for i in some:
+                assert found[i] == wanted[i][1], given[i]
+        for scales, (logits, _) in zip(given, wanted, strict=True):
+            told = await model.logits(ids, adapter=scales)
+            np.testing.assert_allclose(told, logits, rtol=0, atol=2e-4)
+
+
+async def test_beginnings_that_are_kept_belong_to_a_scale(
+    backend: aggml.Backend, tmp_path: Path
+) -> None:
+    base = random_models.write(tmp_path / "base.gguf", "llama")
+    files, _ = adapters_for(tmp_path, "llama", ("attn_q", "attn_v"), NAMES[:2])
+    ids = (random_models.prompt() * 5)[:180]
+    given: tuple[Any, ...] = (
+        "poems", {"poems": 0.5}, {"poems": 0.5, "code": 0.5}, {"code": 0.5}, None
+    )  # fmt: skip
+    async with load(base, backend, adapters=files, ctx=512, slots=2) as model:
+        wanted = []
+        for adapter in given:
+            stream = model.generate(ids, max_tokens=10, stop_ids=(), adapter=adapter)
+            wanted.append([x.id async for x in stream])
+            assert stream.cached_tokens == 0
+        same: tuple[Any, ...] = (
+            {"poems": 1.0}, {"poems": 0.5, "code": 0}, {"code": 0.5, "poems": 0.5}, {"code": 0.5},
+            {"poems": 0.0},
+        )  # fmt: skip
+        for adapter, tokens in zip(same, wanted, strict=True):
+            stream = model.generate(ids, max_tokens=10, stop_ids=(), adapter=adapter)
+            assert [x.id async for x in stream] == tokens
+            assert stream.cached_tokens > 100
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"poems": "much"}, r"adapter\['poems'\] is 'much', expected a number"),
+        ({"poems": float("nan")}, "expected a finite number"),
+        ({"poems": 1e9}, "within -1e.06 and 1e.06"),
+        ({"tables": 1.0}, "adapter is 'tables'; the model has the adapters 'poems'"),
+        ({3: 1.0}, "adapter is 3"),
+        (["poems"], "adapter is"),
+    ],
+)
+async def test_a_scale_that_is_no_number_is_refused(
+    backend: aggml.Backend, tmp_path: Path, given: Any, told: str
+) -> None:
+    base = random_models.write(tmp_path / "base.gguf", "llama")
+    files, _ = adapters_for(tmp_path, "llama", ("attn_q",), NAMES[:1])
+    async with load(base, backend, adapters=files) as model:
+        with pytest.raises(aggml.InvalidArgument, match=told):
+            model.generate([1, 2], adapter=given)
+
+
 OTHERS = sorted(set(random_models.LAYOUTS) - set(LAYOUTS))
 
 

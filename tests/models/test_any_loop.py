@@ -131,7 +131,7 @@ def test_vectors_of_an_encoder(tmp_path: Path, scheduled: bool) -> None:
 
 
 def test_recordings_of_many_threads(tmp_path: Path) -> None:
-    speech_file.write_bin(path := tmp_path / "random.bin")
+    speech_file.write_short(path := tmp_path / "random.bin")
     # One window at a time: what shares a batch decides the order of some sums.
     model = anyio.run(partial(aggml.models.load, path, slots=1))
     assert isinstance(model, aggml.models.SpeechModel)

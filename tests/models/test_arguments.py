@@ -339,7 +339,7 @@ async def test_options_of_an_encoder(encoder: Model) -> None:
 
 
 async def test_options_of_transcribe(folder: Path) -> None:
-    speech_file.write_bin(path := folder / "random.bin")
+    speech_file.write_short(path := folder / "random.bin")
     right = {
         "rate": {"None"}, "words": {"True", "np.bool"},
         "temperature": {"2.5", "huge", "list", "array"}, "prompt": {"text"},

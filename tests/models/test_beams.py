@@ -89,7 +89,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short")
 async def test_searches_beside_others_find_what_they_find_alone(tmp_path: Path) -> None:
     path = tmp_path / "random.bin"
-    speech_file.write_bin(path)
+    speech_file.write_short(path)
     sounds = [speech_file.sound(1.0 + 0.3 * i) for i in range(3)]
     async with aggml.models.load(path, slots=7) as model:
         assert isinstance(model, SpeechModel)

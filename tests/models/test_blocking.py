@@ -68,7 +68,7 @@ PAIRS = [
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    speech_file.write_bin(folder / "speech.bin")
+    speech_file.write_short(folder / "speech.bin", 32)
     return {
         "llama": random_models.write(folder / "llama.gguf", "llama"),
         "bert": random_models.write(folder / "bert.gguf", "bert"),

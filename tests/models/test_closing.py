@@ -141,7 +141,7 @@ async def test_a_model_that_another_thread_closes(llama: Path) -> None:
 
 
 async def test_a_recording_whose_model_is_closed(folder: Path) -> None:
-    speech_file.write_bin(path := folder / "random.bin")
+    speech_file.write_short(path := folder / "random.bin")
     model = await aggml.models.load(path)
     assert isinstance(model, aggml.models.SpeechModel)
     model._ready().most = 40

@@ -204,7 +204,7 @@ async def test_an_encoder_takes_what_was_said_before(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slots: int) -> None:
-    speech_file.write_bin(path := tmp_path / "speech.bin")
+    speech_file.write_short(path := tmp_path / "speech.bin", 32)
     said = await fit(path, slots=slots)
     async with load(path, slots=slots) as model:
         assert (said.ctx, said.slots) == (model.ctx, slots)
@@ -215,7 +215,7 @@ async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slot
 
 
 async def test_a_model_of_speech_gets_as_many_windows_as_fit(tmp_path: Path) -> None:
-    speech_file.write_bin(path := tmp_path / "speech.bin")
+    speech_file.write_short(path := tmp_path / "speech.bin", 32)
     one, two, most = [await fit(path, slots=n) for n in (1, 2, None)]
     assert most.slots > 2
     async with load(path) as model:
@@ -450,7 +450,7 @@ async def test_kv_memory_binds_where_caches_are_allocated_whole(
 async def test_models_without_a_choice_say_what_is_missing(tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.gguf"
     if name == "speech":
-        speech_file.write_bin(path := tmp_path / "speech.bin")
+        speech_file.write_short(path := tmp_path / "speech.bin")
     else:
         random_models.write(path, name)
     with pytest.raises(MemoryShortage, match="100 bytes") as e:

@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     found = {name: random_models.write(folder / f"{name}.gguf", name) for name in NAMES}
     found["bert"] = random_models.write(folder / "bert.gguf", "bert")
-    speech_file.write_bin(folder / "speech.bin")
+    speech_file.write_short(folder / "speech.bin", 32)
     return found | {"speech": folder / "speech.bin"}
 
 

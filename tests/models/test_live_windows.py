@@ -27,6 +27,7 @@ from aggml.models.speech.live import (
     once,
 )
 from aggml.models.speech.prompts import prompts
+from aggml.models.speech.segments import Recording, segments
 from aggml.models.speech.special import Special
 from aggml.models.speech.windows import SpeechOptions, Window, WindowText
 
@@ -112,7 +113,8 @@ async def _after(model: SpeechModel, slot: int, ids: Sequence[int]) -> Any:
 
 async def _said(model: SpeechModel, steps: list[int], **more: Any) -> WindowText:
     mel = spectrogram(speech_file.sound(6), 80)
-    asked = SpeechOptions("en", temperatures=(0.0,))
+    heats = more.pop("temperatures", (0.0,))
+    asked = SpeechOptions("en", temperatures=heats, seed=more.pop("seed", None))
     steps.clear()
     return await model._batches.submit(Window(mel, asked, most=20, **more))
 
@@ -225,10 +227,105 @@ def test_transcriptions_come_at_greater_distances_if_they_take_long() -> None:
             pace.missing += 0.1
         found.append(round(pace.missing, 1))
     assert found == [1.0, 1.0, 1.4, 5.6, LONGEST]
-    pace.took, pace.missing = 1.5, 1.0
+    pace.took, pace.missing = 1.5, 2.9
     assert not pace.may_hurry
-    pace.missing = 1.5
+    pace.missing = 3.0  # so that even pauses leave half of the time
     assert pace.may_hurry
+
+
+def test_temperatures_are_tried_for_which_there_is_time() -> None:
+    pace = Pace(1.0)
+    assert pace.tries == 1  # nobody knows yet how long a transcription takes
+    found = []
+    for took in (0.05, 0.2, 0.25, 0.3, 2.0):
+        pace.took = took
+        found.append(pace.tries)
+    assert found == [10, 2, 2, 1, 1]
+
+
+def _text(temperature: float, logprob: float, compression: float) -> WindowText:
+    return WindowText([SPECIAL.times, 5], "en", temperature, logprob, compression, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([(0.0, -0.5, 1.0)], [(600, (0.0,))]),
+        ([(0.0, -2.0, 1.0), (0.4, -0.5, 1.0)], [(600, (0.0,)), (600, (0.2, 0.4))]),
+        ([(0.0, -0.5, 9.0), (0.2, -0.5, 1.0)], [(600, (0.0,)), (3000, (0.0, 0.2, 0.4))]),
+    ],
+)
+async def test_a_text_that_is_not_believed_is_tried_in_a_longer_window_or_hotter(
+    model: SpeechModel,
+    texts: list[tuple[float, float, float]],
+    expected: list[tuple[int, tuple[float, ...]]],
+) -> None:
+    """Believed; a guess; a repetition."""
+    asked: list[tuple[int, tuple[float, ...]]] = []
+    given = iter(texts)
+
+    async def say(window: Window) -> WindowText:
+        asked.append((window.mel.shape[1], window.asked.temperatures))
+        return _text(*next(given))
+
+    recording = await Recording.of(speech_file.sound(3), 16000, 80)
+    options = SpeechOptions("en", temperatures=(0.0, 0.2, 0.4))
+    found = segments(
+        say, recording, options, model.tokenizer, SPECIAL, length=3000, draft=Draft()
+    )  # fmt: skip
+    assert [x.temperature async for x in found] == [texts[-1][0]]
+    assert asked == expected
+
+
+async def test_a_text_of_a_higher_temperature_begins_with_the_certain_tokens(
+    model: SpeechModel,
+) -> None:
+    given = [SPECIAL.times, 11, 12, 13]
+    said = await _said(model, [], draft=[*given, 14], certain=4, temperatures=(0.7,), seed=3)
+    assert said.tokens[:4] == given
+    assert said.certain == 4
+    assert said.temperature == 0.7
+
+
+async def test_a_listener_tries_temperatures_while_it_keeps_up_and_forgets_hot_context(
+    model: SpeechModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of its own: transcriptions take 0.2 s, then 2 s; the fourth text was drawn."""
+    now = 0.0
+    tried: list[tuple[float, ...]] = []
+    befores: list[str] = []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    async def heard(samples: Any, _: int, asked: SpeechOptions, before: str, **__: Any) -> Any:
+        nonlocal now
+        tried.append(asked.temperatures)
+        befores.append(before)
+        now += 0.2 if len(tried) < 4 else 2.0
+        assert asked.thresholds.compression == 3.0
+        assert asked.thresholds.logprob is None
+        assert asked.thresholds.no_speech == 0.5
+        seconds = len(samples) / 16000
+        said = [Word(i, i + 0.9, f" {len(tried)}.{i}") for i in range(int(seconds))]
+        heat = 0.8 if len(tried) == 4 else 0.0
+        yield aggml.models.Segment(0, seconds, "", [], "en", heat, 0, 1, 0, said)
+
+    monkeypatch.setattr(speech_model, "time", Clock)
+    monkeypatch.setattr(model, "_segments", heard)
+    loud = np.ones(1600, np.float32) / 3
+    pieces = model.listen(
+        [loud] * 300, temperature=(0.0, 0.3, 0.6), compression_ratio_threshold=3.0,
+        logprob_threshold=None, no_speech_threshold=0.5,
+    )  # fmt: skip
+    final = [w.text async for x in pieces if x.final for w in x.words]
+    assert tried[:4] == [(0.0,), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3)]
+    assert set(tried[4:]) == {(0.0,)}
+    assert any(x.startswith((" 4.", " 3.")) for x in final)
+    assert befores[-1].strip()
+    assert not any(f" {k}." in x for x in befores[4:] for k in (1, 2, 3))
 
 
 def test_a_pause_is_noticed_behind_speech_alone() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -195,3 +195,39 @@ async def test_a_program_adds_an_architecture_of_its_own(tmp_path: Path) -> None
     np.testing.assert_allclose(found[1], whole / 2, rtol=1e-5, atol=1e-6)
     with pytest.raises(aggml.InvalidArgument, match="expected an Architecture"):
         register_architecture("llama")  # type: ignore[arg-type]
+
+
+async def test_progress_tells_what_of_a_prompt_is_computed(tmp_path: Path) -> None:
+    path = random_models.write(tmp_path / "model.gguf", "llama")
+    ids = (random_models.prompt() * 40)[:1500]
+    async with aggml.models.load(path, ctx=2048, slots=2) as model:
+        wanted = [x.id async for x in model.generate(ids, max_tokens=5, stop_ids=())]
+    async with aggml.models.load(path, ctx=2048, slots=2) as model:
+        told: list[tuple[int, int]] = []
+        stream = model.generate(ids, max_tokens=5, stop_ids=(), progress=lambda *x: told.append(x))
+        first = await anext(stream)
+        before = list(told)
+        assert [first.id, *[x.id async for x in stream]] == wanted
+        assert told == before  # all of it was told before the first token
+        done = [x for x, _ in told]
+        assert {total for _, total in told} == {1500}
+        assert (done[0], done[-1]) == (0, 1500)
+        assert done == sorted(set(done))
+        assert len(done) > 3  # it took several steps
+        told.clear()
+        again = model.generate(ids, max_tokens=1, stop_ids=(), progress=lambda *x: told.append(x))
+        assert [x.id async for x in again] == wanted[:1]
+        assert told[0] == (again.cached_tokens, 1500)
+        assert again.cached_tokens > 1000
+
+        def fail(_done: int, _total: int) -> None:
+            raise KeyError("mine")
+
+        bad = model.generate(ids[::-1], max_tokens=5, stop_ids=(), progress=fail)
+        with pytest.raises(aggml.models.EngineError, match="mine") as caught:
+            await anext(bad)
+        assert isinstance(caught.value.__cause__, KeyError)
+        good = model.generate(ids, max_tokens=5, stop_ids=())
+        assert [x.id async for x in good] == wanted  # the engine goes on
+        with pytest.raises(aggml.InvalidArgument, match="expected a function"):
+            model.generate(ids, progress=cast("Any", 5))

@@ -37,6 +37,7 @@ __all__ = [
     "check_refused",
     "check_shape",
     "check_values",
+    "compute_case",
     "graph_cases",
     "group_cases",
     "recorded_calls",
@@ -245,20 +246,30 @@ def check_values(
     assert nmse(e, a) <= bound
 
 
+def _run(case: Case, built: Built, backend: aggml.Backend) -> list[NDArray[Any]]:
+    found = [_compute(backend, built, {name: case.storage(name) for name in built.leafs})]
+    for name in case.written:
+        future = backend.get(built.leafs[name])
+        future.wait(_TIMEOUT)
+        found.append(future.result())
+    return found
+
+
+def compute_case(case: Case, backend: aggml.Backend) -> list[bytes]:
+    """Compute the case: the bytes of the result and of every storage that it writes."""
+    return [x.tobytes() for x in _run(case, build(case), backend)]
+
+
 def check_numbers(case: Case, backend: aggml.Backend) -> list[bytes]:
-    """Compute the case; compare the result and the bytes of every storage that it writes."""
+    """As `compute_case`, but compare the numbers with those that were recorded."""
     built = build(case)
-    out = built.out
-    result = _compute(backend, built, {name: case.storage(name) for name in built.leafs})
-    found = [result.tobytes()]
+    result, *written = _run(case, built, backend)
+    found = [result.tobytes(), *(x.tobytes() for x in written)]
     expected = case.expected()
     if case.row_order_free:
         expected, result = np.sort(expected, axis=-1), np.sort(result, axis=-1)
-    check_values(expected, result, out.dtype, out.ne, case.nmse_max)
-    for name in case.written:
+    check_values(expected, result, built.out.dtype, built.out.ne, case.nmse_max)
+    for name, after in zip(case.written, written, strict=True):
         leaf = built.leafs[name]
-        future = backend.get(leaf)
-        future.wait(_TIMEOUT)
-        found.append(future.result().tobytes())
-        check_values(case.after(name), future.result(), leaf.dtype, leaf.ne, case.nmse_max)
+        check_values(case.after(name), after, leaf.dtype, leaf.ne, case.nmse_max)
     return found

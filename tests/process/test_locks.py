@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import sys
 import weakref
 from collections import Counter
@@ -84,9 +85,10 @@ def test_the_lint_finds_what_it_is_for() -> None:
 
 def test_all_locks_are_released_in_the_child_of_a_fork() -> None:
     found = []
+    word = re.compile("|".join(sorted(set().union(*FORBIDDEN.values()))))
     for path in PACKAGE.rglob("*.py"):
-        if path != HOME:
-            source = path.read_text()
+        source = path.read_text()
+        if path != HOME and word.search(source):  # else there is nothing to find in its tree
             lines = set(forbidden(source)) - annotated(source)
             found += [f"{path.relative_to(PACKAGE)}:{line}" for line in sorted(lines)]
     assert found == [], "use process/locks.py: new_lock, new_rlock"

@@ -41,7 +41,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speech") / "random.bin"
-    speech_file.write_bin(path)
+    speech_file.write_short(path)
     return path
 
 

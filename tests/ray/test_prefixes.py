@@ -21,6 +21,7 @@ from waiting import until
 
 from aggml.models.small import write_small
 from aggml.serve import Limits
+from aggml.serve.http.streams import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +191,7 @@ async def test_what_replicas_refuse_arrives_as_they_say_it(url: str) -> None:
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
         broken = await client.post(f"{url}/v1/completions", content=b"{")
         assert broken.status_code == 400
-        large = await client.post(f"{url}/v1/completions", content=b"x" * (2 << 20))
+        large = await client.post(f"{url}/v1/completions", content=b"x" * (LARGEST + 1))
         assert large.status_code == 413
         assert (await client.get(f"{url}/nowhere")).status_code == 404
         assert (await client.get(f"{url}/health")).json()["status"] == "ok"

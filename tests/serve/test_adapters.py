@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import numpy as np
 import pytest
 from models import adapter_files
@@ -83,9 +84,70 @@ async def test_requests_of_every_protocol_choose_an_adapter(
         assert vectors[0]["data"][0]["embedding"] != vectors[1]["data"][0]["embedding"]
 
 
+async def test_requests_scale_adapters_by_name_and_by_number(
+    file: Path, adapters: dict[str, Path]
+) -> None:
+    """Requests with different scales come together; each answers as the model does alone."""
+    some: list[tuple[dict[str, Any], dict[str, float]]] = [
+        ({"lora": [{"id": 0, "scale": 0.0}]}, {}),
+        ({"lora": [{"id": 0, "scale": 0.3}]}, {"poems": 0.3}),
+        ({"lora": [{"id": 1, "scale": 0.7}, {"id": 0, "scale": 0.5}]}, {"poems": 0.5, "law": 0.7}),
+        ({"lora": [{"id": 1}]}, {"law": 1.0}),
+        ({"adapter": {"poems": 0.3}}, {"poems": 0.3}),
+        ({"adapter": {"law": 0.7, "poems": 0.5}}, {"poems": 0.5, "law": 0.7}),
+        ({"lora": []}, {}),
+    ]
+    wanted, found = [], {}
+    async with aggml.models.load(file, ctx=512, adapters=adapters) as model:
+        for _, scales in some:
+            tokens = model.generate("a b c", max_tokens=8, adapter=scales)
+            wanted.append("".join([x.text async for x in tokens]))
+    assert len(set(wanted)) == 4
+    async with serving(models=[file], adapters=adapters) as (_, client):
+        listed = (await client.get("/lora-adapters")).json()
+        assert [(x["id"], x["name"], x["path"], x["scale"]) for x in listed] == [
+            (0, "poems", "poems.gguf", 0.0), (1, "law", "law.gguf", 0.0),
+        ]  # fmt: skip
+
+        async def ask(i: int, path: str, body: dict[str, Any]) -> None:
+            answer = (await client.post(path, json=some[i][0] | body)).json()
+            found[i, path] = answer["choices"][0]["text"] if "v1" in path else answer["content"]
+
+        async with anyio.create_task_group() as tasks:
+            for i in range(len(some)):
+                same = {"prompt": "a b c", "temperature": 0}
+                tasks.start_soon(ask, i, "/completion", same | {"n_predict": 8})
+                tasks.start_soon(ask, i, "/v1/completions", same | {"max_tokens": 8})
+    for (i, path), text in found.items():
+        assert text == wanted[i], (path, some[i])
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"lora": [{"id": 2}]}, "has no adapter 2; there are 0 to 1"),
+        ({"lora": [{"id": 1}, {"id": 1}]}, "has the adapter 1 twice"),
+        ({"lora": [{"id": 0}], "adapter": "law"}, "adapter names adapters, too"),
+        ({"lora": [{"id": 0}], "model": "law"}, "is that of another adapter"),
+        ({"lora": [{"id": -1}]}, "id"),
+        ({"lora": [{"scale": 1}]}, "id"),
+    ],
+)
+async def test_scales_that_fit_no_adapter_are_refused(
+    file: Path, adapters: dict[str, Path], given: dict[str, Any], told: str
+) -> None:
+    async with serving(models=[file], adapters=adapters) as (_, client):
+        answer = await client.post("/v1/completions", json={"prompt": "a", **GREEDY, **given})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "lora"
+    assert told in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"adapter": {"tables": 0.5}}, "has no adapter 'tables'; there are 'poems', 'law'"),
         ({"adapter": "tables"}, "has no adapter 'tables'; there are 'poems', 'law'"),
         ({"model": "law", "adapter": "poems"}, "is that of another adapter"),
     ],
@@ -124,6 +186,18 @@ async def test_rerankers_on_decoders_answer_as_the_model(tmp_path: Path) -> None
     assert [x["relevance_score"] for x in answer["results"]] == sorted(scores.values())[::-1]
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_no_adapter_by_any_words_is_none(file: Path, minilm: Path) -> None:
+    async with serving(models=[file, minilm]) as (_, client):
+        for path, body in (
+            ("/score", {"text_1": "a", "text_2": "b"}), ("/v1/embeddings", {"input": "a"}),
+            ("/v1/completions", {"prompt": "a", **GREEDY, "max_tokens": 1}),
+        ):  # fmt: skip
+            plain = await client.post(path, json=body)
+            for given in ({}, None):
+                answer = await client.post(path, json=body | {"adapter": given})
+                assert answer.status_code == plain.status_code == 200, answer.text
 
 
 async def test_each_token_gets_a_vector_of_encoders_and_decoders(file: Path, minilm: Path) -> None:

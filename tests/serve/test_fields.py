@@ -143,12 +143,13 @@ async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_stric
 async def test_fields_within_fields_that_nobody_knows_are_told_by_their_places(file: Path) -> None:
     part = {"type": "text", "text": "hello", "odd": 1}
     messages = [{"role": "user", "content": [part], "weird": 2}]
-    given = LEAST[Chat] | {"messages": messages, "stream_options": {"else": 3}}
+    form = {"type": "text", "else": 3}
+    given = LEAST[Chat] | {"messages": messages, "response_format": form}
     async with serving(models=[file]) as (_, client):
         answer = await client.post("/v1/chat/completions", json=given)
         plain = await client.post("/v1/chat/completions", json=LEAST[Chat])
     told = answer.headers["x-aggml-ignored"].split(", ")
-    assert told == ["messages[0].content[0].odd", "messages[0].weird", "stream_options.else"]
+    assert told == ["messages[0].content[0].odd", "messages[0].weird", "response_format.else"]
     assert without_head(answer) == without_head(plain)
     async with serving(models=[file], strict=True) as (_, client):
         answer = await client.post("/v1/chat/completions", json=given)
@@ -254,6 +255,19 @@ async def test_a_whole_number_may_be_written_with_a_point(
         assert answer.status_code == status, answer.text
         if field == "n" and status == 200:
             assert len(answer.json()["choices"]) == 2
+
+
+async def test_whole_numbers_within_fields_may_be_written_with_a_point(file: Path) -> None:
+    chat = LEAST[Chat]["messages"]
+    async with serving(models=[file]) as (_, client):
+        for value, status in (("1024.0", 200), ("1024.00", 200), ("1024.5", 400), ("1e3", 400)):
+            thinking = f'{{"type": "enabled", "budget_tokens": {value}}}'
+            body = f'{{"messages": {json.dumps(chat)}, "thinking": {thinking}}}'
+            answer = await client.post("/v1/messages/count_tokens", content=body)
+            assert answer.status_code == status, (value, answer.text)
+        body = '{"prompt": "a", "max_tokens": 1, "stop_token_ids": [7.0, 8], "stop": ["1.0"]}'
+        answer = await client.post("/v1/completions", content=body)
+        assert answer.status_code == 200, answer.text
 
 
 def test_each_field_has_one_state() -> None:

@@ -5,7 +5,9 @@ Not here: its routes and prompts (test_protocols.py), keys and limits (test_oper
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,6 +16,7 @@ from serve.support import GREEDY, LOOPS, events, serving, started
 
 from aggml import InvalidArgument
 from aggml.models.small import write_small
+from aggml.serve import Limits
 from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ async def test_completions_without_version_speak_as_they_are_spoken_to(file: Pat
         client.headers["x-api-key"] = "k"
         native = await ask(client, "/completions", prompt="a", n_predict=2, **GREEDY)
         openai = await ask(client, "/completions", prompt="a", max_tokens=2, model="small")
+        null = await ask(client, "/completions", prompt="a", n_predict=2, model=None, **GREEDY)
+        assert null["content"] == native["content"]  # null stands for a field that is not there
         assert native["tokens_predicted"] == 2
         assert openai["object"] == "text_completion"
         long = {"prompt": "a " * 900}
@@ -295,3 +300,94 @@ async def test_probabilities_after_sampling_have_names_of_their_own(file: Path) 
             assert sum(y["prob"] for y in x["top_probs"]) == pytest.approx(1)
         plain = await ask(client, "/completion", **given)
         assert all(len(x["top_logprobs"]) == 10 for x in plain["completion_probabilities"])
+
+
+def figures(text: str) -> dict[str, float]:
+    """The figures by llama-server's names; each has its type and a line of help."""
+    found = {}
+    kinds = dict(re.findall(r"^# TYPE (llamacpp:\S+) (counter|gauge)$", text, re.MULTILINE))
+    for name, value in re.findall(r"^llamacpp:(\S+) (\S+)$", text, re.MULTILINE):
+        assert f"llamacpp:{name}" in kinds
+        assert f"# HELP llamacpp:{name} " in text
+        found[name] = float(value)
+    assert len(found) == len(kinds)
+    return found
+
+
+async def test_metrics_have_figures_by_llama_server_s_names(file: Path) -> None:
+    async with serving(models=[file], slots=2) as (_, client):
+        empty = figures((await client.get("/metrics")).text)
+        assert set(empty.values()) == {0.0}
+        said = [
+            await ask(client, "/completion", prompt="the quick brown fox " * 8, n_predict=n)
+            for n in (1, 4, 9)
+        ]
+        timings = [x["timings"] for x in said]
+        answer = await client.get("/metrics")
+        assert int(answer.headers["process-start-time-unix"]) <= time.time()
+        once = figures(answer.text)
+        again = figures((await client.get("/metrics")).text)
+    assert once["prompt_tokens_total"] == sum(x["prompt_n"] for x in timings)
+    assert once["prompt_tokens_cached_total"] == sum(x["cache_n"] for x in timings) > 0
+    assert once["tokens_predicted_total"] == sum(x["predicted_n"] for x in timings) == 14
+    # The last token of an answer is not computed.
+    assert once["n_tokens_max"] == said[-1]["tokens_evaluated"] + 8
+    assert once["n_decode_total"] >= 14
+    assert once["n_busy_slots_per_decode"] == 1
+    assert once["prompt_seconds_total"] > 0 < once["tokens_predicted_seconds_total"]
+    rates = ("prompt_tokens_seconds", "predicted_tokens_seconds")
+    assert all(once[x] > 0 for x in rates)
+    assert once["requests_processing"] == once["requests_deferred"] == 0
+    # Nothing has happened since.
+    assert again == once | dict.fromkeys(rates, 0.0)
+
+
+async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
+    options = {"models": [file], "memory": 1 << 30, "api_key": "k"}
+    async with serving(**options) as (_, client):
+        client.headers["x-api-key"] = "k"
+        tokens = []
+        for _ in range(2):
+            await ask(client, "/completion", prompt="a b", n_predict=5)
+            assert (await client.post("/models/unload", json={"model": "small"})).is_success
+            found = figures((await client.get("/metrics")).text)
+            tokens.append(found["tokens_predicted_total"])
+    assert tokens == [5, 10]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+async def test_streams_tell_the_progress_of_a_prompt(tmp_path: Path, path: str) -> None:
+    file = write_small(tmp_path / "small.gguf")
+    text = " ".join(f"word {i}" for i in range(110))  # more than one step
+    ask_for = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {}
+    given = {"prompt": text, "max_tokens": 4, "stream": True, **GREEDY} | ask_for
+    given.pop("prompt" if ask_for else "none", None)
+    given |= {"return_progress": True, "timings_per_token": True}
+    app = application(Options(models=[file], threads=2, limits=Limits(ctx=4096, slots=2)))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            for turn in range(2):
+                lines = (await client.post(path, json=given)).text.split("\n\n")
+                found = [json.loads(x[6:]) for x in lines if x.startswith("data: {")]
+                told = [x["prompt_progress"] for x in found if "prompt_progress" in x]
+                places = [i for i, x in enumerate(found) if "prompt_progress" in x]
+                first = 1 if ask_for else 0  # whose message it is comes before
+                assert places == [*range(first, first + len(told))]
+                assert len(told) > (1 if turn else 2)
+                (total,) = {x["total"] for x in told}
+                (cached,) = {x["cache"] for x in told}
+                assert (cached > 500) is bool(turn)
+                done = [x["processed"] for x in told]
+                assert (done[0], done[-1]) == (cached, total)
+                assert done == sorted(set(done))
+                times = [found[i]["timings"] for i in places]
+                assert [x["prompt_n"] for x in times] == [x - cached for x in done]
+                assert times[0]["prompt_ms"] == 0 < times[-1]["prompt_ms"]
+                assert {x["predicted_n"] for x in times} == {0}
+            plain = await client.post(path, json=given | {"return_progress": False})
+            assert "prompt_progress" not in plain.text
+            whole = await client.post(path, json=given | {"stream": False})
+            assert whole.status_code == 200
+            refused = await client.post(path, json=given | {"grammar": "root ::= x"})
+            assert refused.status_code == 400

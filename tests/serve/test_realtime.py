@@ -31,7 +31,7 @@ SOUND = speech_file.sound(1.0)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speech") / "random.bin"
-    speech_file.write_bin(path)
+    speech_file.write_short(path)
     return path
 
 
@@ -394,11 +394,11 @@ async def test_a_client_that_does_not_read_is_given_up_after_a_time(model: Path)
         assert not app.state.service.sessions
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
-async def test_hundreds_of_sessions_with_hang_ups_at_every_point_leave_nothing(
+@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.slow)])
+async def test_sessions_with_hang_ups_at_every_point_leave_nothing(
     model: Path, vad: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silence = np.zeros((speech_file.BANDS, 3000), np.float32)  # saves most of the time
+    silence = np.zeros((speech_file.BANDS, 2 * speech_file.SHORT), np.float32)  # saves time
     monkeypatch.setattr("aggml.models.speech.segments.spectrogram", lambda *_: silence)
     pcm = np.round(voice_file.sound()[:16000] * 32767).astype("<i2").tobytes()
     script: list[dict[str, Any]] = [

@@ -29,9 +29,7 @@ SHORT = ["--header-timeout", "1", "--max-body", "1"]
 @pytest.fixture(scope="module", params=LOOPS)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speech_file, "WRITTEN", 32)  # windows of 16 tokens
-        speech_file.write_bin(folder / "random.bin")
+    speech_file.write_short(folder / "random.bin", 32)
     files = [folder / "random.bin", voice_file.write(folder / "vad.safetensors")]
     more = [*SHORT, "--api-key", "right"]
     with started(files, request.param, more=more) as (_, found):

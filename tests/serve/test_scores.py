@@ -117,6 +117,21 @@ async def test_pairs_are_scored_one_with_many_and_each_with_its_own(ranker: Path
             )
 
 
+async def test_documents_are_ranked_by_numbers_or_probabilities(ranker: Path) -> None:
+    async with aggml.models.load(ranker) as model:
+        wanted = np.sort(await model.rerank(QUERY, TEXTS))[::-1]
+    async with serving(models=[ranker]) as (_, client):
+        for given, scores in (
+            ({}, wanted), ({"use_activation": False}, wanted), ({"activation": False}, wanted),
+            ({"use_activation": True}, sigmoid(wanted)), ({"activation": True}, sigmoid(wanted)),
+            ({"use_activation": None}, wanted),
+        ):  # fmt: skip
+            body = {"query": QUERY, "documents": TEXTS, **given}
+            told = (await client.post("/v1/rerank", json=body)).json()
+            found = [x["relevance_score"] for x in told["results"]]
+            np.testing.assert_allclose(found, scores, atol=2e-5)
+
+
 async def test_without_a_head_the_score_is_the_cosine(ranker: Path, tmp_path: Path) -> None:
     words = {"general.name": "plain", **random_models.words("▁a", "▁b", "▁c")}
     plain = random_models.write(tmp_path / "plain.gguf", "bert", words)
@@ -206,3 +221,49 @@ async def test_models_without_a_head_classify_nothing(minilm: Path) -> None:
         assert model.labels == ()
         with pytest.raises(aggml.models.ModelError, match="rank head"):
             await model.classify(["a"])
+
+
+@pytest.mark.parametrize("family", ["encoder", "yes or no"])
+async def test_documents_are_cut_if_that_is_asked_for(
+    ranker: Path, tmp_path: Path, family: str
+) -> None:
+    file = ranker if family == "encoder" else write_reranker(tmp_path / "yes.gguf")
+    long, short = "a b " * 600, "b"
+    async with aggml.models.load(file, ctx=512) as model:
+        assert isinstance(model, (aggml.models.EncoderModel, aggml.models.TextModel))
+        alone, least = (len(model.encode_pair("a", x)) for x in ("", short))
+        whole = await model.rerank("a", [long, short])  # cut to what fits
+        few = await model.rerank_ids(
+            [model.encode_pair("a", x, most=alone + 4) for x in (long, short)]
+        )
+        pair = model.encode_pair("a", long, most=alone + 4)
+        assert len(pair) == alone + 4
+        assert pair != model.encode_pair("a", "b a " * 600, most=alone + 4)
+        with pytest.raises(aggml.InvalidArgument, match="most"):
+            model.encode_pair("a", "b", most=0)
+    async with serving(models=[file]) as (_, client):
+        body = {"query": "a", "documents": [long, short]}
+        refused = await client.post("/v1/rerank", json=body)
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        for given, wanted, tokens in (
+            ({"truncate": True}, whole, 512), ({"truncate_prompt_tokens": -1}, whole, 512),
+            ({"truncate_prompt": 1 << 20}, whole, 512),
+            ({"max_tokens_per_doc": 5000}, whole, 512),
+            ({"truncate_prompt_tokens": alone + 4}, few, alone + 4),
+            ({"max_tokens_per_doc": 4}, few, alone + 4),
+        ):  # fmt: skip
+            answer = await client.post("/v1/rerank", json=body | given)
+            assert answer.status_code == 200, answer.text
+            told = answer.json()
+            scores = {x["index"]: x["relevance_score"] for x in told["results"]}
+            np.testing.assert_allclose([scores[0], scores[1]], wanted, atol=2e-5)
+            assert told["usage"]["prompt_tokens"] == tokens + least
+        for value in (0, None):
+            more = {"max_tokens_per_doc": value, "truncate_prompt": value}
+            assert (await client.post("/v1/rerank", json=body | more)).status_code == 400
+        scored = await client.post("/score", json={
+            "text_1": "a", "text_2": [long, short], "truncate_prompt_tokens": alone + 4,
+            "use_activation": False,
+        })  # fmt: skip
+        assert scored.status_code == 200, scored.text
+        assert scored.json()["usage"]["prompt_tokens"] == alone + 4 + least

@@ -31,7 +31,7 @@ ROUTE = "/v1/audio/transcriptions"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speech") / "random.bin"
-    speech_file.write_bin(path)
+    speech_file.write_short(path)
     return path
 
 
@@ -145,29 +145,27 @@ async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> No
     assert answer.headers["X-Aggml-Ignored"] == "chunking_strategy"
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "message"),
-    [
-        ({"language": "xx"}, "language", "'xx' is not one of en, zh"),
-        ({"response_format": "diarized_json"}, "response_format", "diarized_json"),
-        ({"temperature": "2"}, "temperature", "<= 1"),
-        ({"temperature": "warm"}, "temperature", "temperature"),
-        ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "letter"),
-        ({"stream": "perhaps"}, "stream", "stream"),
-        ({"beam_size": "0"}, "beam_size", ">= 1"),
-        ({"beam_size": "9"}, "beam_size", "slots=9"),
-        ({"no_speech_threshold": "1.5"}, "no_speech_threshold", "<= 1"),
-        ({"logprob_threshold": "low"}, "logprob_threshold", "float"),
-    ],
-)
-async def test_fields_that_cannot_be_are_refused(
-    model: Path, fields: dict[str, Any], field: str, message: str
-) -> None:
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"language": "xx"}, "language", "'xx' is not one of en, zh"),
+    ({"response_format": "diarized_json"}, "response_format", "diarized_json"),
+    ({"temperature": "2"}, "temperature", "<= 1"),
+    ({"temperature": "warm"}, "temperature", "temperature"),
+    ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "letter"),
+    ({"stream": "perhaps"}, "stream", "stream"),
+    ({"beam_size": "0"}, "beam_size", ">= 1"),
+    ({"beam_size": "9"}, "beam_size", "slots=9"),
+    ({"no_speech_threshold": "1.5"}, "no_speech_threshold", "<= 1"),
+    ({"logprob_threshold": "low"}, "logprob_threshold", "float"),
+]
+
+
+async def test_fields_that_cannot_be_are_refused(model: Path) -> None:
     async with serving(models=[model]) as (_, client):
-        answer = await ask(client, None, ROUTE, **fields)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == field
-    assert message in answer.json()["error"]["message"]
+        for fields, field, message in WRONG:
+            answer = await ask(client, None, ROUTE, **fields)
+            assert answer.status_code == 400, fields
+            assert answer.json()["error"]["param"] == field
+            assert message in answer.json()["error"]["message"]
 
 
 async def test_bodies_that_are_no_recording_are_refused(model: Path) -> None:

@@ -143,6 +143,18 @@ async def test_long_prompts_are_cut_to_their_last_tokens(file: Path) -> None:
         assert bare["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"] - 1
 
 
+async def test_fields_that_would_have_no_effect_are_refused(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        for path, body in (("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)):
+            for options in ({}, {"include_usage": True}, {"continuous_usage_stats": None}):
+                for stream in ({}, {"stream": False}):
+                    more = {"stream_options": options, **stream}
+                    assert await refusal(client, path, body, **more) == "stream_options"
+            right = {"truncate_prompt_tokens": 3, "truncation_side": "right"}
+            assert await refusal(client, path, body, **right) == "truncation_side"
+            await ask(client, path, body, **right | {"truncation_side": "left"})
+
+
 async def test_of_several_answers_the_most_probable_ones_are_given(file: Path) -> None:
     drawn = TEXT | {"temperature": 2.0, "top_k": 0, "seed": 5, "logprobs": 0}
     async with serving(models=[file]) as (_, client):

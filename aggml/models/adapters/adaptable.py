@@ -34,7 +34,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def at(self, _numbers: Tensor | None, /) -> _Recorder:
+    def at(self, _numbers: Tensor | None, _scales: Tensor | None, /) -> _Recorder:
         return self
 
     def add(self, name: str, _x: Tensor, y: Tensor, /) -> Tensor:

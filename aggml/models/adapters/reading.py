@@ -18,7 +18,7 @@ from aggml.models.adapters.control_vectors import read_control_vector
 from aggml.models.adapters.files import check_fits, read_adapter_file
 from aggml.models.adapters.low_rank import add_up
 from aggml.models.adapters.peft import base_of, read_adapter_folder
-from aggml.models.adapters.stacks import AdapterChoice, Adapters, Stack
+from aggml.models.adapters.stacks import AdapterChoice, Adapters, ScaledAdapter, Stack
 from aggml.models.kv.caches import CHUNK
 from aggml.models.kv.page_files import identity_of
 
@@ -132,7 +132,7 @@ class AdapterArrays:
                 await backend.set(tensor, array)
             buffer.usage = aggml.BufferUsage.WEIGHTS
         choices = {
-            name: AdapterChoice(i, about)
+            name: AdapterChoice((ScaledAdapter(i),), about)
             for i, (name, about) in enumerate(zip(self.names, self.abouts, strict=True), 1)
         }
         return Adapters(choices, stacks, not self.names, directions)

@@ -1,43 +1,62 @@
 """Adapters on a device, and their part of a step's graph.
 
 All adapters of a matrix lie in one stack, so that tokens with different adapters are computed
-together: each token names the matrix of the stack that it is multiplied with. Number 0 is that of
-tokens without an adapter; its matrices are zeros. Not here: reading adapters (reading.py).
+together: each token names the matrices of the stack that it is multiplied with, and their scales.
+Number 0 is that of tokens without an adapter; its matrices are zeros. Not here: reading adapters
+(reading.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aggml import InvalidArgument, Tensor, ops
-from aggml.models.arguments import shown
+from aggml.models.arguments import number, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aggml.models.blocks.scope import Adapting
 
 __all__ = [
-    "NO_ADAPTER", "AdapterChoice", "Adapters", "GraphAdapters", "Stack", "StepAdapters",
-    "choice_of",
+    "NO_ADAPTER", "AdapterChoice", "AdapterNames", "Adapters", "GraphAdapters", "ScaledAdapter",
+    "Stack", "StepAdapters", "choice_of",
 ]  # fmt: skip
+
+
+class ScaledAdapter(NamedTuple):
+    """An adapter of a request.
+
+    Attributes:
+        number: in the stacks, from 1 on.
+        scale: what its effect is multiplied by.
+    """
+
+    number: int
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """The adapter of a request.
+    """The adapters of a request, whose effects are added up.
 
     Attributes:
-        number: in the stacks; 0: none.
-        about: tells its content from that of others, as keys and values depend on it; "": none.
+        parts: the adapters; (): none.
+        about: tells their content from that of others, as keys and values depend on it; "": none.
     """
 
-    number: int = 0
+    parts: tuple[ScaledAdapter, ...] = ()
     about: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
 
 
 NO_ADAPTER = AdapterChoice()
+
+#: The name of an adapter, names of several with their scales, or None: none.
+AdapterNames: TypeAlias = str | Mapping[str, float] | None
+SCALES: Final = 1e6  # no scale is greater
 
 
 class Stack(NamedTuple):
@@ -63,8 +82,13 @@ class GraphAdapters(Protocol):
     always: bool
     directions: Mapping[int, Tensor]
 
-    def at(self, numbers: Tensor | None, /) -> Adapting:
-        """What adds them to products of tokens with these numbers, i32 [1, tokens]."""
+    def at(self, numbers: Tensor | None, scales: Tensor | None, /) -> Adapting:
+        """What adds them to products of tokens.
+
+        Args:
+            numbers: of each token's adapters, i32 [most, tokens].
+            scales: of each of these, f32 [1, most, tokens]; None: all are 1.
+        """
         ...
 
 
@@ -73,7 +97,7 @@ class Adapters:
     """The adapters and control vectors of a model, in the memory of its devices.
 
     Attributes:
-        choices: those that requests choose, by name.
+        choices: those that requests choose, by name, each alone and with the scale 1.
         stacks: by the names of the matrices.
         always, directions: as of `GraphAdapters`.
     """
@@ -88,9 +112,9 @@ class Adapters:
         """All tensors, which take memory."""
         return [*(x for stack in self.stacks.values() for x in stack), *self.directions.values()]
 
-    def at(self, numbers: Tensor | None, /) -> StepAdapters:
+    def at(self, numbers: Tensor | None, scales: Tensor | None, /) -> StepAdapters:
         """See `GraphAdapters`."""
-        return StepAdapters(self.stacks, numbers)
+        return StepAdapters(self.stacks, numbers, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +123,14 @@ class StepAdapters:
 
     Attributes:
         stacks: by the names of the matrices.
-        numbers: of the tokens, i32 [1, tokens]; None: all have the only adapter of each stack.
+        numbers: of the adapters of each token, i32 [most, tokens]; None: all have the only adapter
+            of each stack.
+        scales: of each of these, f32 [1, most, tokens]; None: all are 1.
     """
 
     stacks: Mapping[str, Stack]
     numbers: Tensor | None
+    scales: Tensor | None = None
 
     def add(self, name: str, x: Tensor, y: Tensor, /) -> Tensor:
         """``y``, the product of a matrix and ``x``, with what the adapters add to it."""
@@ -112,21 +139,48 @@ class StepAdapters:
             return y
         if self.numbers is None:
             return ops.add(y, ops.mul_mat(stack.b, ops.mul_mat(stack.a, x)))
-        tokens = self.numbers.ne[1]
+        most, tokens = self.numbers.ne[:2]
         x = ops.cont_3d(x, x.ne[0], 1, tokens)
-        change = ops.mul_mat_id(stack.b, ops.mul_mat_id(stack.a, x, self.numbers), self.numbers)
-        return ops.add(y, ops.reshape(change, y))
+        within = ops.mul_mat_id(stack.a, x, self.numbers)
+        if self.scales is not None:
+            within = ops.mul(within, self.scales)
+        change = ops.mul_mat_id(stack.b, within, self.numbers)
+        if most == 1:
+            return ops.add(y, ops.reshape(change, y))
+        for i in range(most):
+            one = ops.view_2d(change, change.ne[0], tokens, change.nb[2], i * change.nb[1])
+            y = ops.add(y, ops.reshape(ops.cont(one), y))
+        return y
 
 
-def choice_of(place: str, adapters: Adapters | None, name: object) -> AdapterChoice:
-    """The adapter of this name; None: no adapter.
+def choice_of(place: str, adapters: Adapters | None, given: object) -> AdapterChoice:
+    """The adapter of a name, or those of names with their scales; None: no adapter.
 
     Raises:
-        InvalidArgument: there is no adapter of this name.
+        InvalidArgument: there is no adapter of a name; a scale is no number within -1e6 and 1e6.
     """
-    if name is None:
+    if given is None:
         return NO_ADAPTER
     known = {} if adapters is None else adapters.choices
+    if not isinstance(given, Mapping):
+        return _adapter_of(place, known, given)
+    found: dict[ScaledAdapter, str] = {}
+    for name, value in given.items():
+        one = _adapter_of(place, known, name)
+        scale = number(place, f"adapter[{name!r}]", value, -SCALES, SCALES)
+        if scale:
+            part = one.parts[0]._replace(scale=scale)
+            found[part] = one.about if scale == 1 else f"{one.about}*{scale!r}"
+    parts = tuple(sorted(found))
+    return AdapterChoice(parts, " ".join(found[x] for x in parts))
+
+
+def _adapter_of(place: str, known: Mapping[str, AdapterChoice], name: object) -> AdapterChoice:
+    """The adapter of a name.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
     found = known.get(name) if isinstance(name, str) else None
     if found is None:
         names = ", ".join(map(repr, known)) or "none: load it with adapters={name: path}"

@@ -19,7 +19,7 @@ from aggml.models.checkpoints.arrays import ArraysFile
 from aggml.models.checkpoints.pickled import read_pickled
 from aggml.models.errors import ModelError
 from aggml.models.speech.special import Special
-from aggml.models.tokenizers.roles import CONTROL
+from aggml.models.tokenizers.roles import CONTROL, NORMAL
 from aggml.models.tokenizers.vocabulary import letters
 
 if TYPE_CHECKING:
@@ -208,20 +208,20 @@ def _vocabulary(words: Sequence[bytes], special: Special, rows: int) -> dict[str
     tiktoken has no list of merges: it merges the pair whose result has the lowest rank. So all
     splits of a token into two tokens are merges with the rank of that token.
     """
-    spelt = letters()
-    base = words[: special.end]
-    ids = {token: i for i, token in enumerate(base)}
+    letter_of = dict(enumerate(letters()))
+    # Latin-1 has a character for each byte, so that `translate` replaces bytes by letters
+    texts = [token.decode("latin-1").translate(letter_of) for token in words[: special.end]]
+    ids = {text: i for i, text in enumerate(texts)}
     merges = []
-    for token in base:
-        splits = [(token[:i], token[i:]) for i in range(1, len(token))]
-        known = [(ids[a], ids[b], a, b) for a, b in splits if a in ids and b in ids]
-        merges += [(a, b) for *_, a, b in sorted(known)]
-
-    def text(token: bytes) -> str:
-        return "".join(spelt[x] for x in token)
-
-    tokens = [*map(text, base), *special.names()]
-    kinds = [1] * len(base) + [CONTROL] * len(special.names())
+    for text in texts:
+        splits = [
+            (ids[a], ids[b])
+            for i in range(1, len(text))
+            if (a := text[:i]) in ids and (b := text[i:]) in ids
+        ]
+        merges += [f"{texts[a]} {texts[b]}" for a, b in sorted(splits)]
+    tokens = [*texts, *special.names()]
+    kinds = [NORMAL] * len(texts) + [CONTROL] * len(special.names())
     if len(tokens) != rows:
         raise ModelError(f"the vocabulary has {len(tokens)} tokens, the embeddings {rows}")
     return {
@@ -229,7 +229,7 @@ def _vocabulary(words: Sequence[bytes], special: Special, rows: int) -> dict[str
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": kinds,
-        "tokenizer.ggml.merges": [f"{text(a)} {text(b)}" for a, b in merges],
+        "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.eos_token_id": special.end,
         "tokenizer.ggml.add_bos_token": False,
     }

@@ -33,6 +33,7 @@ __all__ = [
     "Group",
     "Part",
     "Shape",
+    "TokenAdapters",
     "check",
     "concatenate",
     "piece",
@@ -82,7 +83,8 @@ class Shape:
         drawn: the device draws a token among so many of the best ones; 0: it draws none. Only the
             drawn tokens are brought here; after a chained step the next one also takes them.
         changed: room for so many changed logits of each row before the draw; 0: none change.
-        adapted: whether any token has an adapter that its request chose.
+        adapted: the most adapters that any token has by its request's choice.
+        scaled: whether any of these has another scale than 1.
         given: whether any position has an embedding of its own instead of a token's.
         placed: whether there are four rotary positions for each token: time, row, column, time.
         tapped: whether to bring the hidden states of all tokens as well, as ``hidden`` would.
@@ -97,7 +99,8 @@ class Shape:
     hidden: bool = False
     drawn: int = 0
     changed: int = 0
-    adapted: bool = False
+    adapted: int = 0
+    scaled: bool = False
     given: bool = False
     placed: bool = False
     tapped: bool = False
@@ -127,6 +130,43 @@ class GivenEmbeddings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenAdapters:
+    """The adapters that requests chose for their tokens.
+
+    Attributes:
+        numbers: of the adapters of each token, (tokens, most); 0: none.
+        scales: of each of these, (tokens, most); None: all are 1.
+    """
+
+    numbers: I32
+    scales: F32 | None = None
+
+    @staticmethod
+    def together(each: Sequence[TokenAdapters | None], tokens: Sequence[int]) -> TokenAdapters:
+        """The adapters of the tokens of several groups.
+
+        Args:
+            each: those of a group; None: its tokens have none.
+            tokens: how many tokens it has.
+        """
+        if len(each) == 1 and each[0] is not None:
+            return each[0]
+        most = max((x.numbers.shape[1] for x in each if x is not None), default=1)
+        numbers = np.zeros((sum(tokens), most), np.int32)
+        scaled = any(x is not None and x.scales is not None for x in each)
+        scales = np.ones((sum(tokens), most), np.float32) if scaled else None
+        begin = 0
+        for one, n in zip(each, tokens, strict=True):
+            if one is not None:
+                at = np.s_[begin : begin + n, : one.numbers.shape[1]]
+                numbers[at] = one.numbers
+                if scales is not None and one.scales is not None:
+                    scales[at] = one.scales
+            begin += n
+        return TokenAdapters(numbers, scales)
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The inputs of one part of a step: arrays of (sequences, tokens).
 
@@ -135,7 +175,7 @@ class Group:
     float16, 0 or -inf. ``slot`` is the slot in which attention reads
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
-    ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
+    ``adapters`` are those of the tokens; None: no token has one. ``given`` are
     embeddings of positions that have no token; None: all have one. ``rotary`` are rotary positions,
     (1, sequences, tokens), or with those of rows and columns (4, sequences, tokens); None: they are
     the positions. ``history`` is that of `Part`. ``place`` is that of the first state that is
@@ -151,7 +191,7 @@ class Group:
     kept: I32 | None = None
     shared: int = 0
     shared_from: int = 0
-    adapters: I32 | None = None
+    adapters: TokenAdapters | None = None
     given: GivenEmbeddings | None = None
     rotary: I32 | None = None
     history: int = 1
@@ -219,15 +259,23 @@ class Batch:
     staged: I32 | None = None
 
     @property
-    def adapted(self) -> bool:
-        """Whether any token has an adapter."""
-        return any(group.adapters is not None for group in self.groups)
+    def adapted(self) -> int:
+        """The most adapters that any token has."""
+        given = (group.adapters for group in self.groups)
+        return max((x.numbers.shape[1] for x in given if x is not None), default=0)
 
     @property
-    def adapters(self) -> I32:
-        """The number of each token's adapter."""
-        each = (np.zeros_like(x.ids) if x.adapters is None else x.adapters for x in self.groups)
-        return concatenate([*each])
+    def scaled(self) -> bool:
+        """Whether any adapter of a token has another scale than 1."""
+        given = (group.adapters for group in self.groups)
+        return any(x is not None and x.scales is not None for x in given)
+
+    @property
+    def adapters(self) -> TokenAdapters:
+        """The adapters of all tokens."""
+        return TokenAdapters.together(
+            [x.adapters for x in self.groups], [x.ids.size for x in self.groups]
+        )
 
     @property
     def placed(self) -> bool:
@@ -291,8 +339,8 @@ class Batch:
         chained = best == CHAINED
         return Shape(
             parts, ends, self.staged is not None, 0 if chained else best, chained, every,
-            adapted=self.adapted, given=any(group.given is not None for group in self.groups),
-            placed=self.placed,
+            adapted=self.adapted, scaled=self.scaled,
+            given=any(group.given is not None for group in self.groups), placed=self.placed,
         )  # fmt: skip
 
 

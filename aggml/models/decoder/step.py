@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from anyio.lowlevel import checkpoint
@@ -21,7 +21,7 @@ from aggml.models.decoder.drawing import Drawing
 from aggml.models.description import mixer_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from aggml.models.adapters.stacks import GraphAdapters
     from aggml.models.blocks.experts import Experts
@@ -61,8 +61,10 @@ class Step:
     result: Tensor | list[Tensor]  # the only one of `results`, or all of them
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
     drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
-    adapters: Tensor | None = None  # [1, tokens]: the number of each token's adapter
-    adapters_last: Tensor | None = None  # [1, ends]: those of the tokens `last`
+    adapters: Tensor | None = None  # [most, tokens]: the numbers of each token's adapters
+    adapters_last: Tensor | None = None  # [most, ends]: those of the tokens `last`
+    scales: Tensor | None = None  # [1, most, tokens] f32: of these adapters
+    scales_last: Tensor | None = None  # [1, most, ends] f32: those of the tokens `last`
     own: Tensor | None = None  # [1, tokens] f32: 0 where the embedding is given, else 1
     given: Tensor | None = None  # [width, tokens] f32: the given embeddings or hidden states
     hidden: Tensor | None = None  # [width, tokens] f32, beside the others
@@ -104,11 +106,15 @@ class Step:
         if self.last is not None:
             inputs[self.last] = batch.last
         if self.adapters is not None or self.adapters_last is not None:
-            numbers = batch.adapters
+            adapters = batch.adapters
             if self.adapters is not None:
-                inputs[self.adapters] = numbers
+                inputs[self.adapters] = adapters.numbers
             if self.adapters_last is not None:
-                inputs[self.adapters_last] = numbers[batch.last]
+                inputs[self.adapters_last] = adapters.numbers[batch.last]
+            if self.scales is not None and adapters.scales is not None:
+                inputs[self.scales] = adapters.scales[:, :, None]
+            if self.scales_last is not None and adapters.scales is not None:
+                inputs[self.scales_last] = adapters.scales[batch.last][:, :, None]
         if self.given is not None:
             given = batch.given(self.given.ne[0])
             inputs[self.given] = given.values
@@ -137,6 +143,29 @@ class Step:
                     found[write] = [written] * n
         each = zip(*found.values(), strict=True)
         return [dict(zip(found, arrays, strict=True)) for arrays in each]
+
+
+class _AdapterInputs(NamedTuple):
+    """Inputs for the adapters of tokens: i32 [most, tokens], and f32 [1, most, tokens]."""
+
+    numbers: Tensor | None = None
+    scales: Tensor | None = None
+
+    @classmethod
+    def of(cls, shape: Shape, tokens: int, name: str) -> _AdapterInputs:
+        """Those of a step."""
+        most = shape.adapted
+        if not most:
+            return cls()
+        numbers = aggml.new_tensor(DType.I32, ne=(most, tokens), name=name).set_input()
+        if not shape.scaled:
+            return cls(numbers)
+        ne = 1, most, tokens
+        return cls(numbers, aggml.new_tensor(DType.F32, ne=ne, name=f"{name}_scales").set_input())
+
+    def used(self, leafs: Container[Tensor]) -> _AdapterInputs:
+        """Those that a graph has."""
+        return _AdapterInputs(*(x if x in leafs else None for x in self))
 
 
 class Builder:
@@ -189,8 +218,11 @@ class Builder:
         kept: list[Tensor] = []
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
-        numbers, numbers_last = self._numbers(shape, last)
-        adapting, adapting_last = self._choose_adapters(shape, numbers, numbers_last)
+        chosen_adapters = _AdapterInputs.of(shape, shape.tokens, "adapters")
+        chosen_last = chosen_adapters
+        if last is not None:
+            chosen_last = _AdapterInputs.of(shape, shape.ends, "adapters_last")
+        adapting, adapting_last = self._choose_adapters(shape, chosen_adapters, chosen_last)
         directions = {} if self._adapters is None else self._adapters.directions
         own, given = (None, carried) if carried is not None else self._given_embeddings(shape)
         x = self._embed(tokens, positions, own, given) if model.embeds else tokens
@@ -242,14 +274,14 @@ class Builder:
         results = [y for y in (best, logits, every, hidden) if y is not None]
         graph = Graph(*early, *results, *kept)
         leafs = set(graph.leafs)
+        used = chosen_adapters.used(leafs)
+        used_last = chosen_last.used(leafs) if last is not None else _AdapterInputs()
         return Step(
             graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,
             _keep_used(turns, leafs) if self._caches.states else None, last, logits, best,
             results[0] if len(results) == 1 else results, every, drawing,
-            numbers if numbers in leafs else None,
-            numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
-            own, given, hidden,
+            used.numbers, used_last.numbers, used.scales, used_last.scales, own, given, hidden,
         )  # fmt: skip
 
     def _results(
@@ -288,24 +320,14 @@ class Builder:
         ne = self._model.width, shape.tokens
         return aggml.new_tensor(DType.F32, ne=ne, name="values").set_input()
 
-    def _numbers(self, shape: Shape, last: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Inputs for the adapters of all tokens, and of those that leave the last mixer."""
-        if not shape.adapted:
-            return None, None
-        numbers = aggml.new_tensor(DType.I32, ne=(1, shape.tokens), name="adapters").set_input()
-        if last is None:
-            return numbers, numbers
-        ne = 1, shape.ends
-        return numbers, aggml.new_tensor(DType.I32, ne=ne, name="adapters_last").set_input()
-
     def _choose_adapters(
-        self, shape: Shape, numbers: Tensor | None, numbers_last: Tensor | None
+        self, shape: Shape, chosen: _AdapterInputs, last: _AdapterInputs
     ) -> tuple[Adapting | None, Adapting | None]:
-        """The adapters of these tokens."""
+        """The adapters of all tokens, and of those that leave the last mixer."""
         adapters = self._adapters
         if adapters is None or not (adapters.always or shape.adapted):
             return None, None
-        return adapters.at(numbers), adapters.at(numbers_last)
+        return adapters.at(*chosen), adapters.at(*last)
 
     def _given_embeddings(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
         """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""

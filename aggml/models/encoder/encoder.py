@@ -294,10 +294,10 @@ class _Part:
                 rows[row, start : start + len(ids)].copy()
                 for (row, start, _), ids in zip(places, self.texts, strict=True)
             ]
-        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)
         if not shape.masked:  # each text is a row
-            found = found[:, 0]
-            return list(found / np.float32(shape.tokens) if mean else found)
+            whole = np.asarray(array).reshape(shape.rows, -1)
+            return list(whole / np.float32(shape.tokens) if mean else whole)
+        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)
         row, _, segment = np.array(places).T
         found = found[row, segment]
         if mean:

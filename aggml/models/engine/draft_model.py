@@ -95,7 +95,7 @@ class DraftModel(StepDrafter):
             raise InvalidState("[draft] the draft model was closed")
         self._collect()
         n = len(request.tokens)
-        if request.adapter.number or request.pictures:
+        if request.adapter or request.pictures:
             return []  # the draft model has no such adapter, and sees nothing
         if request.slot is None or not request.decodes:
             return []

@@ -664,6 +664,8 @@ class Engine:
             self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             return False
         self._flights.append(_Flight(plan, future, time.perf_counter()))
+        for one, _ in plan.chunk:
+            self._report(one)  # the first time: what of its prompt is known
         return True
 
     # -- what comes next
@@ -1278,9 +1280,21 @@ class Engine:
                     self.decoder.accept_rows()
             if took is not None:
                 self.counters.stepped(took)
+                self._divide(flight.plan, took)
+
+    def _divide(self, plan: _StepPlan, took: float) -> None:
+        """Note the seconds of a step: those of prompts, and those of answers."""
+        of_prompts = sum(len(piece.ids) for _, piece in plan.chunk)
+        of_answers = len(plan.running) + sum(map(len, plan.drafts.values()))
+        part = took * of_prompts / max(1, of_prompts + of_answers)
+        self.counters.prompt_seconds += part
+        self.counters.answer_seconds += took - part
 
     def _apply(self, flight: _Flight, took: float | None) -> None:
         plan = flight.plan
+        counters, requests = self.counters, flight.requests
+        counters.sequences += len(requests)
+        counters.longest = max([counters.longest, *(len(x.tokens) for x in requests)])
         result = flight.future.result()
         for one in flight.requests:
             if one.loads:
@@ -1468,12 +1482,20 @@ class Engine:
         one.computed += n
         self.counters.prompt_tokens += n
         self._shares.charge(one.caller, n)
+        self._report(one)
         if one.computed == len(one.tokens):
             one.staged, one.in_place, one.alone = None, False, False
             if not one.checkpoints:  # else the last one is near enough
                 self._keep(one)
         elif one.checkpoints and one.computed in one.checkpoints:
             self._keep(one)
+
+    def _report(self, one: TextRequest) -> None:
+        """Tell the progress of a prompt; an error of the function that is told ends its request."""
+        try:
+            one.report()
+        except Exception as error:  # of any class: others must go on
+            self._fail([one], error)
 
     def _apply_arrays(self, plan: _StepPlan, result: Sequence[Any]) -> None:
         decoder = self.decoder

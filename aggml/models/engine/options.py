@@ -69,6 +69,7 @@ class RequestOptions:
     truncate_prompt: int | None = None
     prompt_logprobs: int | None = None
     adapter: AdapterChoice = NO_ADAPTER
+    progress: Callable[[int, int], object] | None = None
 
     @property
     def names_tokens(self) -> bool:
@@ -100,7 +101,7 @@ class RequestOptions:
         return TextRequest(
             [*prompt, *before], max_tokens, sampler, self.ends, adjuster, self.logprobs,
             priority=self.priority, deadline=self.deadline, caller=caller.get(), drawn=len(before),
-            adapter=self.adapter,
+            adapter=self.adapter, progress=self.progress,
         )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ class PredictionHead(StepDrafter):
     @staticmethod
     def _serves(request: TextRequest) -> bool:
         """Whether drafts are made for a sequence: the head has no adapters and sees nothing."""
-        if request.adapter.number or request.pictures:
+        if request.adapter or request.pictures:
             return False
         return request.may_speculate and request.max_tokens > 1
 

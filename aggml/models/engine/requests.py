@@ -106,6 +106,7 @@ class TextRequest:
         adapter: of all its tokens. Keys and values depend on it, so only requests with the same
             one share any.
         pictures: embeddings of positions of the prompt that have no token.
+        progress: is called with the tokens of the prompt that are computed, and with all of them.
         tells: of "logits" only the probabilities of the prompt's tokens are kept, in ``told``, with
             so many of the best ones in their places; None: the logits are.
     """
@@ -123,6 +124,7 @@ class TextRequest:
     drawn: int = 0
     adapter: AdapterChoice = NO_ADAPTER
     pictures: tuple[PlacedPicture, ...] = ()
+    progress: Callable[[int, int], object] | None = None
     tells: int | None = None
 
     prompt: int = 0  # tokens of the prompt
@@ -146,6 +148,7 @@ class TextRequest:
     late: Best | None = None  # logits of its next token, whose mask is not known yet
     lookup: Lookup | NgramLookup | None = None  # what is expected by tokens that came before
     agreement: DraftAgreement | None = None  # how often it agreed with a draft model
+    reported: int = -1  # what ``progress`` was called with last
     drafted: int = 0  # tokens of drafts that were verified
     accepted: int = 0  # of these: tokens of the answer that needed no step of their own
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
@@ -165,6 +168,13 @@ class TextRequest:
     def made(self) -> int:
         """How many tokens of the answer there are."""
         return len(self.tokens) - self.prompt
+
+    def report(self) -> None:
+        """Tell how much of the prompt is computed, if that is asked for and more than before."""
+        done = min(self.computed, self.prompt)
+        if self.progress is not None and done > self.reported:
+            self.reported = done
+            self.progress(done, self.prompt)
 
     @property
     def limit(self) -> int:
@@ -370,6 +380,10 @@ class Counters:
     drafts: int = 0  # verified
     draft_tokens: int = 0  # of these drafts
     accepted_tokens: int = 0  # of these: tokens of answers that needed no step of their own
+    sequences: int = 0  # of all steps together
+    longest: int = 0  # tokens of a sequence
+    prompt_seconds: float = 0.0  # of steps: the part of their tokens that are those of prompts
+    answer_seconds: float = 0.0  # the rest
     waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
     stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
 

@@ -7,6 +7,7 @@ places of prompts in the rows that they share (staging.py).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from aggml.models.decoder import Batch, Group
-from aggml.models.decoder.batch import GivenEmbeddings
+from aggml.models.decoder.batch import GivenEmbeddings, TokenAdapters
 from aggml.models.engine.staging import Chunk, Piece, mask, place
 from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP
@@ -375,12 +376,8 @@ def next_tokens(
             assert request.slot is not None
             kept[request.slot - first] = request.slot
     begin = min(x.slot for x in requests if x.slot is not None) - first if shared else 0
-    numbers = None
-    if any(x.adapter.number for x in requests):
-        numbers = np.zeros((n, width), np.int32)
-        for request in requests:
-            assert request.slot is not None
-            numbers[request.slot - first] = request.adapter.number
+    begins = [(x.slot - first) * width for x in requests if x.slot is not None]
+    adapters = _adapters_of(requests, [slice(x, x + width) for x in begins], n * width)
     rotary = None
     if any(x.shift for x in requests):
         rotary = positions.copy()[None]
@@ -389,8 +386,29 @@ def next_tokens(
             rotary[0, request.slot - first] -= request.shift
     return Group(
         ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin,
-        adapters=numbers, rotary=rotary, history=width if where.states else 1,
+        adapters=adapters, rotary=rotary, history=width if where.states else 1,
     )  # fmt: skip
+
+
+def _adapters_of(
+    requests: Sequence[TextRequest], places: Sequence[slice], tokens: int
+) -> TokenAdapters | None:
+    """The adapters of the tokens of a group; None: no token has one.
+
+    Args:
+        requests: whose tokens they are.
+        places: where the tokens of each request lie in the group.
+        tokens: of the group.
+    """
+    most = max(len(x.adapter.parts) for x in requests)
+    if not most:
+        return None
+    numbers = np.zeros((tokens, most), np.int32)
+    scales = np.ones((tokens, most), np.float32)
+    for request, at in zip(requests, places, strict=True):
+        for i, part in enumerate(request.adapter.parts):
+            numbers[at, i], scales[at, i] = part
+    return TokenAdapters(numbers, None if (scales == 1).all() else scales)
 
 
 def common(one: Sequence[int], other: Sequence[int], most: int | None = None) -> int:
@@ -461,14 +479,11 @@ def _prompts(
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     kept = np.array([pieces[0].slot], np.int32) if rows.states else None
     slot = last.slot if in_place else rows.slots
-    numbers = None
-    if any(x.adapter.number for x, _ in chunk):
-        numbers, begin = np.zeros_like(laid.ids), 0
-        for request, piece in chunk:
-            numbers[0, begin : begin + len(piece.ids)] = request.adapter.number
-            begin += len(piece.ids)
+    stops = list(itertools.accumulate(len(piece.ids) for piece in pieces))
+    places = [slice(x - len(piece.ids), x) for x, piece in zip(stops, pieces, strict=True)]
+    adapters = _adapters_of([x for x, _ in chunk], places, laid.ids.size)
     group = Group(
-        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers,
+        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=adapters,
         given=_gather_embeddings(chunk, laid), rotary=_rotary(chunk, laid),
     )  # fmt: skip
     return group, None if in_place else laid.staged[0], ends

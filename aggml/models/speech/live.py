@@ -45,6 +45,7 @@ PAUSE: Final = 0.6  # seconds without speech that make all words final
 QUIETER: Final = 0.01  # the power of a pause, at most, as a share of that of speech
 BLOCK: Final = RATE // 10  # samples whose power is measured
 SLOWER: Final = 2.8  # sound between transcriptions, as a share of the time that one takes
+SOONEST: Final = 2.0  # and where a pause makes words final
 LONGEST: Final = 10.0  # seconds of sound between transcriptions, at most
 FULL: Final = 26.0  # seconds of the buffer, at most: a window has 30
 QUIET: Final = 2.0  # seconds that are kept where nobody speaks
@@ -286,8 +287,16 @@ class Pace:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether what is missing is longer than a transcription takes."""
-        return self.missing >= self.took
+        """Whether what is missing is long enough for a transcription that comes early."""
+        return self.missing >= min(SOONEST * self.took, LONGEST)
+
+    @property
+    def tries(self) -> int:
+        """How many temperatures the next transcription may try.
+
+        As many as the last one would have had time for, with all of its own, until the next one.
+        """
+        return max(int(self._step / (SOONEST * self.took)), 1) if self.took else 1
 
     @property
     def may_hurry(self) -> bool:
@@ -379,7 +388,7 @@ def _tokens_of(
     return None
 
 
-def context_of(agreement: Agreement, begin: float) -> str:
-    """The final text before the samples, or its end."""
-    said = "".join(x.text for x in agreement.final if x.end <= begin + NEAR)
+def context_of(agreement: Agreement, begin: float, first: int = 0) -> str:
+    """The final text before the samples, or its end; of the final words from ``first`` on."""
+    said = "".join(x.text for x in agreement.final[first:] if x.end <= begin + NEAR)
     return said[-CONTEXT:].partition(" ")[2] if len(said) > CONTEXT else said

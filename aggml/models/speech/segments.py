@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Recording", "Segment", "segments"]
+__all__ = ["HOT", "Recording", "Segment", "segments"]
 
 TIME: Final = 0.02  # seconds from a token of time to the next
 MARGIN: Final = 200  # frames of silence behind a sound that goes on; with fewer, text is repeated
@@ -129,7 +129,8 @@ async def segments(
         previous: whether the text of each window is given to the next one as context.
         draft: how the text probably begins; then the sound is one window and at most one segment.
             The window is as short as it may be, but if the text repeats itself, it is decoded
-            again with the longest window. None: there are as many windows as are needed.
+            again with the longest window. Higher temperatures are tried after that. None: there
+            are as many windows as are needed.
     """
     longest = length
     if draft is not None:
@@ -142,10 +143,10 @@ async def segments(
         if draft is not None and not at:
             most = draft.certain + FEWEST + round((size * HOP / RATE - draft.until) * DENSEST)
             window = replace(window, draft=draft.tokens, certain=draft.certain, most=most)
-        said = await say(window)
-        if draft is not None and not at and said.repeats and length < longest:
-            mel = recording.window(at, longest)  # in longer windows the model errs less
-            said = await say(replace(window, mel=mel, draft=draft.tokens[: draft.certain]))
+        if draft is None or at or length == longest:
+            said = await say(window)
+        else:
+            said = await _say_short(say, window, recording.window(at, longest))
         asked = replace(asked, language=said.language)
         if said.silent:
             at += size
@@ -172,6 +173,21 @@ async def segments(
             told.clear()
         at += step
         await checkpoint()
+
+
+async def _say_short(
+    say: Callable[[Window], Awaitable[WindowText]], window: Window, longest: F32
+) -> WindowText:
+    """What is said in a window that is shorter than ``longest``, which begins where it does."""
+    asked = window.asked
+    said = await say(replace(window, asked=replace(asked, temperatures=asked.temperatures[:1])))
+    if said.repeats:  # in longer windows the model errs less
+        certain = window.draft[: window.certain]
+        return await say(replace(window, mel=longest, draft=certain))
+    if said.believed or len(asked.temperatures) == 1:
+        return said
+    hotter = replace(asked, temperatures=asked.temperatures[1:])
+    return await say(replace(window, asked=hotter))
 
 
 def _parts(

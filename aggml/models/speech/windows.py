@@ -413,7 +413,8 @@ class Windows:
                 prompt.append(special.no_times)
             heat = asked.temperatures[i]
             most = min(self.most, 2 * self.most - len(prompt), window.most or self.most)
-            draft = list(window.draft)[: most - 1] if heat <= 0 and asked.beam == 1 else []
+            draft = window.draft if heat <= 0 else window.draft[: window.certain]
+            draft = list(draft)[: most - 1] if asked.beam == 1 else []
             given = min(window.certain, len(draft))
             rules = SpeechRules(special, self._never, self._blank, asked.times)
             seed = None if asked.seed is None else [asked.seed, i]

@@ -13,6 +13,8 @@ from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
+
 from aggml.models import TooLongError
 from aggml.models.engine.text import AnswerText
 from aggml.serve.http.resuming import Note, Sent
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
-    "AnswerClock", "AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "TextChoice", "Told",
-    "seed_variant", "spell_out",
+    "AnswerClock", "AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "PromptProgress",
+    "TextChoice", "Told", "seed_variant", "spell_out",
 ]  # fmt: skip
 
 
@@ -79,6 +81,35 @@ class AnsweredCall(NamedTuple):
     arguments: str
 
 
+class PromptProgress:
+    """How much of a prompt is computed: news of it, until the first token comes."""
+
+    def __init__(self) -> None:
+        self._news: deque[tuple[int, int]] = deque()
+        self._over = False
+        self._changed = anyio.Event()
+
+    def tell(self, done: int, total: int) -> None:
+        """Note that so many of all tokens are computed."""
+        self._news.append((done, total))
+        self._changed.set()
+
+    def end(self) -> None:
+        """Note that there will be no more news."""
+        self._over = True
+        self._changed.set()
+
+    async def news(self) -> AsyncGenerator[tuple[int, int], None]:
+        """Yield how many tokens are computed, and how many there are."""
+        while True:
+            while self._news:
+                yield self._news.popleft()
+            if self._over:
+                return
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+
 class AnswerClock:
     """When the tokens of an answer came."""
 
@@ -113,6 +144,7 @@ class Choice(ABC):
         index: number of this choice in the request.
         group: number of its prompt: a prompt with several answers counts once.
         sent: the part that the client already got from another service; None: nothing.
+        progress: gets how much of the prompt is computed; None: nobody asks for that.
 
     Attributes:
         content, reasoning, calls, told: the whole answer, after `run`.
@@ -124,7 +156,14 @@ class Choice(ABC):
     """
 
     def __init__(
-        self, model: TextModel, *, tells: bool, index: int, group: int = 0, sent: Sent | None = None
+        self,
+        model: TextModel,
+        *,
+        tells: bool,
+        index: int,
+        group: int = 0,
+        sent: Sent | None = None,
+        progress: PromptProgress | None = None,
     ) -> None:
         before = Sent() if sent is None else sent
         self.index = index
@@ -138,6 +177,7 @@ class Choice(ABC):
         self.told: list[Told] = []
         self.ids: list[int] = list(before.tokens)
         self.clock: AnswerClock = AnswerClock()
+        self.progress: PromptProgress | None = progress
         self._model = model
         self.spell: Callable[[int], bytes] = model.tokenizer.bytes_of
         self._noted = len(self.ids)  # how many of them are in the notes so far
@@ -309,6 +349,8 @@ class TextChoice(Choice):
             for token in self.ids:
                 known.add(token)
             self._raw = known.given
+        if self.progress is not None:
+            given["progress"] = self.progress.tell
         self._stream = model.generate(prompt, **given, _continue=self.ids)
 
     @property
@@ -409,6 +451,8 @@ class ChatChoice(Choice):
         given = seed_variant(options, variant)
         self._count = 0  # characters of the pieces so far
         before, self.ids = self.ids, []
+        if self.progress is not None:
+            given["progress"] = self.progress.tell
         self._stream = model.chat_stream(messages, **given, _continue=before)
 
     @property

@@ -15,10 +15,11 @@ from aggml.models import EncoderModel, SpeechModel, TextModel
 from aggml.serve.http.bodies import read_json
 from aggml.serve.http.fields import decode_body
 from aggml.serve.http.forms import Failure, openai_error
+from aggml.serve.http.schema import Sampling
 from aggml.serve.http.streams import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AsyncExitStack
 
     from msgspec import Struct
@@ -48,7 +49,8 @@ class Exchange:
         id: of the request: the client's ``X-Request-Id``, or a new one.
         unknown: names of the fields that are ignored because nobody knows them.
         model: the name of the model that answers; None: none yet.
-        adapter: the name of the adapter that changes it for this request; None: none.
+        adapter: the name of the adapter that changes it for this request, or names with their
+            scales; None: none.
         key: the name of the key that the client brought; None: none.
         errors: makes the body of an error; None: that of the route does.
     """
@@ -61,7 +63,7 @@ class Exchange:
         self.id: Any | str = given if PLAIN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         self.unknown: list[str] = []
         self.model: str | None = None
-        self.adapter: str | None = None
+        self.adapter: str | Mapping[str, float] | None = None
         self.key: str | None = None
         self.errors: Callable[[Failure], object] | None = None
 
@@ -140,7 +142,8 @@ class Exchange:
     ) -> Any:  # noqa: ANN401 one of the kinds
         name, model = await self.service.lease(self.stack, given, kinds, what, head=head)
         self.model = name
-        self.adapter = self.service.adapter_of(name, given.adapter)
+        lora = given.lora if isinstance(given, Sampling) else None
+        self.adapter = self.service.adapter_of(name, given.adapter, lora)
         return model
 
     @property

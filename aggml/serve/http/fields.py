@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Struct)
 SHORT: Final = 1000  # bytes; a longer value is not neutral
 NAME: Final = 64  # characters of a client's name that are told
 NAMES: Final = 16  # of ignored fields that are told in one answer
-NEVER_DEFAULT: Final = frozenset({"model", "adapter", "timeout", "stream", "user"})
+NEVER_DEFAULT: Final = frozenset({"model", "adapter", "lora", "timeout", "stream", "user"})
 #: Ollama's names of fields that others have.
 OF_OLLAMA: Final = {
     **dict.fromkeys(
@@ -47,7 +47,7 @@ OF_OLLAMA: Final = {
 }
 REMEMBERED: Final = 256  # names of ignored fields that are counted and logged one by one
 #: A whole number as languages without whole numbers write it; JSON schemas call it an integer.
-_WHOLE: Final = re.compile(rb"-?[0-9]+\.0+")
+_WHOLE: Final = re.compile(rb"[0-9]\.0+(?![0-9])")
 IGNORED: Final = "x-aggml-ignored"  # the header that names ignored fields
 
 _log = logging.getLogger("serve")
@@ -253,10 +253,31 @@ def _value(decoder: msgspec.json.Decoder[Any], name: str, raw: Raw) -> object:
     try:
         found: object = decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if _WHOLE.fullmatch(bytes(raw)):
-            return _value(decoder, name, Raw(bytes(raw).partition(b".")[0]))
+        if _WHOLE.search(bytes(raw)):
+            whole = _write_whole(raw)
+            if whole != bytes(raw):
+                return _value(decoder, name, Raw(whole))
         raise RequestError(400, f"{name}: {error}", field=name) from error
     return raw.copy() if isinstance(found, Raw) else found
+
+
+def _write_whole(raw: Raw) -> bytes:
+    """JSON with its whole numbers written without a point, as types of whole numbers ask for."""
+
+    def whole(value: object) -> object:
+        match value:
+            case float() if value.is_integer() and abs(value) < 1 << 53:
+                return int(value)
+            case list():
+                return [whole(x) for x in value]
+            case dict():
+                return {name: whole(x) for name, x in value.items()}
+        return value
+
+    try:
+        return msgspec.json.encode(whole(msgspec.json.decode(raw)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return bytes(raw)  # the message of the field tells it
 
 
 def _unknown(name: str) -> RequestError:

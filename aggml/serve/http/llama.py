@@ -6,6 +6,7 @@ Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py),
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
@@ -29,7 +30,7 @@ from aggml.serve.http.generating import (
     tools_of,
 )
 from aggml.serve.http.openai import complete as openai_complete
-from aggml.serve.http.openai import limit_of, token_vectors, vectors_of
+from aggml.serve.http.openai import limit_of, progress_for, token_vectors, vectors_of
 from aggml.serve.http.schema import (
     Completion,
     Detokenize,
@@ -41,7 +42,7 @@ from aggml.serve.http.schema import (
     Tokenize,
 )
 from aggml.serve.http.sending import Writer, respond
-from aggml.serve.http.timings import timings_of
+from aggml.serve.http.timings import progress_of, timings_of
 from aggml.serve.http.vectors import numbers_of
 
 if TYPE_CHECKING:
@@ -116,6 +117,15 @@ class _Completions(Writer):
         if self._given.timings_per_token:
             event["timings"] = timings_of(choice)
         return event_of(self._select_fields(event))
+
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """An event with the tokens of the prompt that are computed."""
+        event: dict[str, Any] = {
+            "index": choice.index, "content": "", "tokens": [], "stop": False, "id_slot": -1,
+            "tokens_predicted": 0, "tokens_evaluated": choice.prompt_tokens,
+        }  # fmt: skip
+        timings = self._given.timings_per_token
+        return event_of(event | progress_of(choice, done, total, timings=timings))
 
     def end_choice(self, choice: Choice) -> bytes:
         """An event with everything but the text."""
@@ -238,9 +248,10 @@ async def completions(exchange: Exchange) -> Response:
 
 
 def _names(body: bytes) -> frozenset[str]:
-    """The names of the fields of a body; none if it is no JSON object."""
+    """The names of the fields of a body that are not null; none if it is no JSON object."""
     try:
-        return frozenset(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return frozenset(name for name, raw in fields.items() if bytes(raw) != b"null")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return frozenset()
 
@@ -281,7 +292,14 @@ async def _complete(
     n = given.n_cmpl
     choices = [
         TextChoice(
-            model, ids, options, variant=variant, index=i * n + variant, group=i, after_first=after
+            model,
+            ids,
+            options,
+            variant=variant,
+            index=i * n + variant,
+            group=i,
+            after_first=after,
+            progress=progress_for(given),
         )
         for i, ids in enumerate(prompts)
         for variant in range(n)
@@ -534,9 +552,26 @@ async def slots(exchange: Exchange) -> Response:
     )  # fmt: skip
 
 
-async def adapters(_: Exchange) -> Response:
-    """List adapters: there are none."""
-    return as_json([])
+async def adapters(exchange: Exchange) -> Response:
+    """List the adapters of the first model (`?model=` for one of several) with their numbers.
+
+    The scale is 0, as for llama-server's ``--lora-init-without-apply``: requests choose them.
+    """
+    service = exchange.service
+    name = exchange.request.query_params.get("model")
+    entry = service.entries[0] if name is None else service.find(name)
+    return as_json(
+        [
+            {"id": i, "name": x, "path": _file_of(given), "scale": 0.0, "task_name": "",
+             "prompt_prefix": ""}
+            for i, (x, given) in enumerate(entry.adapters.items())
+        ]
+    )  # fmt: skip
+
+
+def _file_of(given: Any) -> str:  # noqa: ANN401 a path, or a path and a scale
+    """The name of an adapter's file."""
+    return Path(given[0] if isinstance(given, (tuple, list)) else given).name
 
 
 async def embedding(exchange: Exchange) -> Response:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
+
+from aggml.serve.http.llama_figures import LlamaFigures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +105,11 @@ class _IgnoredFields:
 
 
 class Metrics:
-    """The metrics of one application, in a registry of their own."""
+    """The metrics of one application, in a registry of their own.
+
+    Attributes:
+        started: when, in seconds since 1970.
+    """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -135,6 +141,9 @@ class Metrics:
             registry=registry,
         )
 
+        self._llama = LlamaFigures()
+        self._found: dict[str, weakref.ref[TextEngine]] = {}
+        self.started: Final[int] = int(time.time())
         self._vllm = {
             name: Gauge(name, what, ["model_name"], registry=registry)
             for name, what in {
@@ -168,6 +177,8 @@ class Metrics:
         counters = model.engine.counters
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
         found = weakref.ref(model.engine)  # a model of a host may be unloaded
+        self._found[name] = found
+        self._llama.show(name, model.engine)
         for counted, value in FIGURES.items():
             self._engines[counted].labels(name).set_function(partial(_figure, found, value))
         for shown, counted in VLLM.items():
@@ -176,7 +187,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""
-        return generate_latest(self._registry)
+        engines = [x for x in (found() for found in self._found.values()) if x is not None]
+        return generate_latest(self._registry) + self._llama.text(engines)
 
     async def tick(self) -> None:
         """Measure the lag of the loop until cancelled."""

@@ -19,7 +19,7 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml.models import EncoderModel, EngineError, TextModel
-from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
+from aggml.serve.http.choice import ChatChoice, Choice, PromptProgress, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
@@ -51,7 +51,7 @@ from aggml.serve.http.schema import (
 from aggml.serve.http.sending import Writer, respond
 from aggml.serve.http.speech import answer_whole, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
-from aggml.serve.http.timings import sum_of_timings, timings_of
+from aggml.serve.http.timings import progress_of, sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import (
         FunctionChoice,
         Generation,
+        LlamaCompletion,
         ModelRequest,
         ResponseFormat,
     )
@@ -83,6 +84,7 @@ __all__ = [
     "models",
     "one_model",
     "pooling",
+    "progress_for",
     "realtime",
     "tei_embed",
     "tei_embed_sparse",
@@ -204,6 +206,12 @@ class _OpenAI(Writer):
         """What is told beside the answer to those who look for errors."""
         return {}
 
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """An event with the tokens of the prompt that are computed."""
+        timings = self._given.timings_per_token
+        more = progress_of(choice, done, total, timings=timings)
+        return self._event(choice, self._delta({}), more=more)
+
     def end_choice(self, choice: Choice) -> bytes:
         """An event that says why the choice ended."""
         return self._event(choice, self._delta({}), reason=choice.reason)
@@ -230,12 +238,13 @@ class _OpenAI(Writer):
         told: Sequence[Told] = (),
         reason: str | None = None,
         ids: Sequence[int] | None = None,
+        more: dict[str, Any] | None = None,
     ) -> bytes:
         one: dict[str, Any] = {
             "index": choice.index, **content, "finish_reason": reason,
             "logprobs": self._told(choice, told) if told else None,
         }  # fmt: skip
-        chunk = self._chunk([one])
+        chunk = self._chunk([one]) | (more or {})
         if ids is not None and self._given.return_token_ids:
             one["token_ids"] = ids
             # vLLM tells them once: a chat has one prompt, a completion may have several.
@@ -486,7 +495,7 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
         )  # fmt: skip
     limit = limit_of(given.max_tokens, model)
     check_least(given, limit)
-    _check_told(given)
+    _check_stream(given)
     cut = cut_of(given.truncate_prompt, model.ctx, limit)
     special = given.add_special_tokens
     ids = []
@@ -512,6 +521,7 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
             model, prompt, _tell_once(options, given, variant), variant=variant,
             index=i * made + variant, group=i, hides=given.logprobs is None,
             sent=so_far.of(i * made + variant) if so_far else None,
+            progress=progress_for(given),
         )
         for i, prompt in enumerate(ids)
         for variant in range(made)
@@ -523,12 +533,22 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
-def _check_told(given: Generation) -> None:
-    """Check that a prompt of which is told is not asked for piece by piece.
+def progress_for(given: Generation | LlamaCompletion) -> PromptProgress | None:
+    """What gets the progress of a prompt; None: it is not told."""
+    return PromptProgress() if given.stream and given.return_progress else None
+
+
+def _check_stream(given: Generation) -> None:
+    """Check that a request has no fields that have an effect with, or without, a stream alone.
 
     Raises:
-        RequestError: it is.
+        RequestError: it has one.
     """
+    if given.stream_options is not None and not given.stream:
+        raise RequestError(
+            400, "stream_options: only a stream has them; set stream to true, or leave them out",
+            field="stream_options",
+        )  # fmt: skip
     if given.prompt_logprobs is not None and given.stream:
         raise RequestError(
             400, "prompt_logprobs: a stream does not tell them; leave out stream",
@@ -575,7 +595,7 @@ async def _echo(
     """The text of a prompt, and how probable its tokens were if that is asked for."""
     words = model.tokenizer
     pieces = list(words.stream(ids))
-    text = "".join(pieces)
+    text = words.decode(ids)  # without the space that a vocabulary may put before a text
     if given.logprobs is None:
         return text, []
     stream = model.generate(
@@ -584,10 +604,10 @@ async def _echo(
     )  # fmt: skip
     async with hung_up_cancels(exchange.request.receive):
         await stream.start()
-    told, at = [], 0
+    told, at = [], len(text) - sum(map(len, pieces))
     for token, piece in zip(stream.prompt_logprobs or (), pieces, strict=False):
         best = [(x, words.bytes_of(x), logprob) for x, logprob in token.top]
-        told.append(Told(token.id, words.bytes_of(token.id), token.logprob, best, at))
+        told.append(Told(token.id, words.bytes_of(token.id), token.logprob, best, max(0, at)))
         at += len(piece)
     return text, told
 
@@ -659,7 +679,7 @@ async def chat(exchange: Exchange) -> Response:
     options = sampling_options(given, model, exchange, best)
     options = _resume(options | {"max_tokens": limit}, so_far, given.seed)
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
-    _check_told(given)
+    _check_stream(given)
     options |= chat_arguments(given)
     cut = cut_of(given.truncate_prompt, model.ctx, limit)
     if cut is not None:
@@ -673,6 +693,7 @@ async def chat(exchange: Exchange) -> Response:
             variant=i,
             index=i,
             sent=so_far.of(i) if so_far else None,
+            progress=progress_for(given),
         )
         for i in range(given.n)
     ]

@@ -73,8 +73,9 @@ async def server_load(exchange: Exchange) -> Response:
 
 async def show_metrics(exchange: Exchange) -> Response:
     """Give the metrics to Prometheus."""
-    text = exchange.service.metrics.text()
-    return Response(text, media_type="text/plain; version=0.0.4")
+    metrics = exchange.service.metrics
+    headers = {"process-start-time-unix": str(metrics.started)}
+    return Response(metrics.text(), headers=headers, media_type="text/plain; version=0.0.4")
 
 
 async def load(exchange: Exchange) -> Response:

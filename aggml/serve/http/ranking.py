@@ -43,7 +43,11 @@ async def rerank(exchange: Exchange) -> Response:
     if not texts:
         raise RequestError(400, "the field 'documents' is missing", field="documents")
     model = await exchange.ranker(given)
-    pairs = await _encode_pairs(model, [(given.query, x) for x in texts], "documents")
+    most = model.ctx if given.truncate or given.max_tokens_per_doc else None
+    pairs = await _encode_pairs(
+        model, [(given.query, x) for x in texts], "documents",
+        most=_most(given.truncate_prompt, model.ctx) or most, each=given.max_tokens_per_doc or None,
+    )  # fmt: skip
     if given.texts is not None and given.documents is None:
         logits = _logits(await _numbers(exchange, model, given, pairs), model.labels)
         scores = logits if given.raw_scores else _sigmoid(logits)
@@ -85,11 +89,14 @@ async def score(exchange: Exchange) -> Response:
                 400, f"model: {exchange.model!r} has {len(model.labels)} classes, and no score of "
                 "a pair: /classify tells them", field="model",
             )  # fmt: skip
-        ids = await _encode_pairs(model, list(zip(one, two, strict=True)), "text_2")
+        together = list(zip(one, two, strict=True))
+        most = _most(given.truncate_prompt, model.ctx)
+        ids = await _encode_pairs(model, together, "text_2", most=most)
         logits = _logits(await _numbers(exchange, model, given, ids), model.labels)
         scores = _sigmoid(logits) if given.activated else logits
     else:
-        ids = await _encode_each(model, [*one, *two], len(one))
+        most = _most(given.truncate_prompt, model.ctx)
+        ids = await _encode_each(model, [*one, *two], len(one), most)
         vectors = await vectors_of(exchange, model, given, ids, normalize=True)
         scores = np.einsum("ij,ij->i", *np.split(vectors.astype(np.float64), 2))
     data = [{"index": i, "object": "score", "score": x} for i, x in enumerate(scores.tolist())]
@@ -114,17 +121,39 @@ async def classify(exchange: Exchange) -> Response:
     return as_json(_list("classify", exchange, data, ids))
 
 
+def _most(given: int | None, ctx: int) -> int | None:
+    """How many tokens are taken, as a request says it; None: all."""
+    if not given:
+        return None
+    return ctx if given < 0 else min(given, ctx)
+
+
 async def _encode_pairs(
-    model: EncoderModel | TextModel, pairs: Sequence[tuple[str, str]], field: str
+    model: EncoderModel | TextModel,
+    pairs: Sequence[tuple[str, str]],
+    field: str,
+    *,
+    most: int | None = None,
+    each: int | None = None,
 ) -> list[list[int]]:
     """The tokens of each pair.
+
+    Args:
+        model: ranks them.
+        pairs: queries and documents.
+        field: has the documents.
+        most: documents are cut so that a pair has so many tokens; None: they are not.
+        each: documents are cut to so many tokens; None: they are not.
 
     Raises:
         RequestError: one has more than the model takes.
     """
     found = []
     for i, (one, two) in enumerate(pairs):
-        ids = await encode(model.encode_pair, one, two)
+        bound = most
+        if each is not None:
+            bound = min(most or model.ctx, len(model.encode_pair(one, "")) + each)
+        ids = await encode(lambda x, y, n=bound: model.encode_pair(x, y, most=n), one, two)
         if not 0 < len(ids) <= model.ctx:
             raise RequestError(
                 400, f"{field}: text {i} and the one that it is compared with have {len(ids)} "
@@ -137,9 +166,9 @@ async def _encode_pairs(
 
 
 async def _encode_each(
-    model: EncoderModel | TextModel, texts: Sequence[str], first: int
+    model: EncoderModel | TextModel, texts: Sequence[str], first: int, most: int | None
 ) -> list[list[int]]:
-    """The tokens of texts, of which the first ones are those of ``text_1``.
+    """The tokens of texts, of which the first ones are those of ``text_1``; at most ``most``.
 
     Raises:
         RequestError: one has more than the model takes.
@@ -147,6 +176,8 @@ async def _encode_each(
     found = []
     for i, text in enumerate(texts):
         ids = await encode(model.tokenizer.encode_prompt, text)
+        if most is not None and len(ids) > most:
+            ids = [*ids[: most - 1], ids[-1]]
         if not 0 < len(ids) <= model.ctx:
             field = "text_1" if i < first else "text_2"
             raise RequestError(
@@ -175,15 +206,21 @@ async def _numbers(
 async def _scores(
     exchange: Exchange,
     model: EncoderModel | TextModel,
-    given: ModelRequest,
+    given: Rerank,
     pairs: Sequence[Sequence[int]],
 ) -> list[float]:
-    """The score of each pair, as `TextModel.rerank` says it.
+    """The score of each pair, as `TextModel.rerank` says it, or as the request asks for.
 
     Raises:
         EngineError: one is not finite.
     """
-    found: list[float] = (await _compute(exchange, given, model.rerank_ids, pairs)).tolist()
+    activated = given.activation if given.use_activation is None else given.use_activation
+    if activated is None:
+        scores = await _compute(exchange, given, model.rerank_ids, pairs)
+    else:
+        logits = _logits(await _numbers(exchange, model, given, pairs), model.labels)
+        scores = _sigmoid(logits) if activated else logits
+    found: list[float] = scores.tolist()
     return found
 
 

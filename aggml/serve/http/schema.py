@@ -45,6 +45,7 @@ __all__ = [
     "JsonSchema",
     "LlamaCompletion",
     "LlamaEmbedding",
+    "LoraScale",
     "Message",
     "ModelChange",
     "ModelRequest",
@@ -106,6 +107,7 @@ _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Texts = str | Annotated[list[str], Meta(min_length=1, max_length=DOCUMENTS)]
 _Positive = Annotated[float, Meta(ge=0, le=1e6)]
+_Scale = Annotated[float, Meta(ge=-1e6, le=1e6)]
 
 
 class RequestError(Exception):
@@ -152,9 +154,9 @@ class ModelRequest(Struct, kw_only=True):
         str | None, about("a name of `/v1/models`; without it the first model that can answer")
     ] = None
     adapter: Annotated[
-        str | None,
-        about("the name of a LoRA adapter of the model (`--adapter`); `model` may be this name, "
-              "too"),
+        str | Annotated[dict[str, _Scale], Meta(max_length=64)] | None,
+        about("the name of a LoRA adapter of the model (`--adapter`), or an object of names and "
+              "scales, whose effects are added up; `model` may be such a name, too"),
     ] = None  # fmt: skip
     priority: Annotated[
         int,
@@ -192,6 +194,13 @@ class StructuredOutputs(Struct):
     disable_any_whitespace: bool | None = None  # JSON is written on one line
     disable_additional_properties: bool | None = None
     disable_fallback: bool | None = None
+
+
+class LoraScale(Struct):
+    """An adapter of the model, and what its effect is multiplied by."""
+
+    id: Annotated[int, Meta(ge=0, le=1 << 20)]
+    scale: _Scale = 1.0
 
 
 class Sampling(ModelRequest, kw_only=True):
@@ -282,6 +291,11 @@ class Sampling(ModelRequest, kw_only=True):
         | None,
         about("texts that the answer does not have, also not within longer words"),
     ] = None
+    lora: Annotated[
+        Annotated[list[LoraScale], Meta(max_length=64)] | None,
+        about("adapters by their numbers in `/lora-adapters`, each with its `scale`, instead of "
+              "`adapter`"),
+    ] = None  # fmt: skip
 
 
 class Generation(Sampling, kw_only=True):
@@ -291,7 +305,7 @@ class Generation(Sampling, kw_only=True):
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     stream_options: Annotated[
         StreamOptions | None,
-        about("`include_usage`: the event before the last one has the usage"),
+        about("`include_usage`: the event before the last one has the usage; only with `stream`"),
     ] = None
     return_token_ids: Annotated[
         bool, about("each choice has its `token_ids`, and the answer the `prompt_token_ids`")
@@ -309,9 +323,17 @@ class Generation(Sampling, kw_only=True):
         about("of a longer prompt the last so many tokens are taken; -1: as many as fit beside the "
               "answer; 0: all, as without it"),
     ] = None  # fmt: skip
+    truncation_side: Annotated[
+        Literal["left"] | None, about("where `truncate_prompt` cuts: the end of a prompt stays")
+    ] = None
     timings_per_token: Annotated[
         bool, about("the answer and each event with tokens have llama-server's `timings`")
     ] = False
+    return_progress: Annotated[
+        bool,
+        about("a stream begins with events of `prompt_progress`: how many tokens of the prompt are "
+              "computed"),
+    ] = False  # fmt: skip
 
 
 # -- OpenAI
@@ -517,6 +539,9 @@ class Embeddings(ModelRequest, kw_only=True):
         Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
         about("a longer text is cut to so many tokens; -1: to what the model takes"),
     ] = None
+    truncation_side: Annotated[
+        Literal["right"] | None, about("where `truncate_prompt` cuts: the beginning stays")
+    ] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
         about("the vector is cut to its first so many numbers, and scaled to length 1 again"),
@@ -556,7 +581,7 @@ class Rerank(ModelRequest, kw_only=True):
     documents: Annotated[
         Annotated[list[str | Document], Meta(min_length=1, max_length=DOCUMENTS)] | None,
         about("1 to 2,048 texts, or objects with a `text`; the query and one document together "
-              "must fit into the model's context"),
+              "must fit into the model's context, unless they may be cut"),
     ] = None  # fmt: skip
     texts: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=DOCUMENTS)] | None,
@@ -569,6 +594,23 @@ class Rerank(ModelRequest, kw_only=True):
     return_documents: Annotated[bool, about("each result contains its document")] = False
     return_text: Annotated[bool, about("the same, of TEI")] = False
     raw_scores: Annotated[bool, about("of TEI; false: scores go through a sigmoid")] = False
+    truncate: Annotated[bool, about("of TEI; cut documents that are too long")] = False
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about(
+            "cut documents so that they have so many tokens with the query; -1: so that they fit"
+        ),
+    ] = None
+    max_tokens_per_doc: Annotated[
+        Annotated[int, Meta(ge=0, le=1 << 31)] | None,
+        about("of Cohere; cut documents to so many tokens, and so that they fit; 0: do not"),
+    ] = None
+    use_activation: Annotated[
+        bool | None,
+        about("of vLLM; true: scores go through a sigmoid; false: the numbers of the rank head as "
+              "they are; default: those of `TextModel.rerank`"),
+    ] = None  # fmt: skip
+    activation: Annotated[bool | None, about("its older name")] = None
 
     @property
     def found(self) -> list[str]:
@@ -588,6 +630,11 @@ class Score(ModelRequest, kw_only=True):
         about("a text, or a list of them: with one `text_1` all are scored with it, else there are "
               "as many; `documents`, `items` and `data_2` are the same"),
     ]  # fmt: skip
+    truncate_prompt: Annotated[
+        Annotated[int, Meta(ge=-1, le=1 << 31)] | None,
+        about("cut the second text of a pair so that both have so many tokens; -1: so that they "
+              "fit; of a model without a rank head each text"),
+    ] = None  # fmt: skip
     use_activation: Annotated[
         bool | None,
         about("false: the numbers of the rank head as they are; else they go through a sigmoid"),
@@ -608,6 +655,9 @@ class Classify(ModelRequest, kw_only=True):
     truncate_prompt: Annotated[
         Annotated[int, Meta(ge=-1)] | None,
         about("cut a text to its first so many tokens; -1: to what the model takes"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["right"] | None, about("where `truncate_prompt` cuts: the beginning stays")
     ] = None
     use_activation: Annotated[
         bool | None,
@@ -914,6 +964,11 @@ class LlamaCompletion(Sampling, kw_only=True):
     ] = None
     min_p: Annotated[float, about("as above", ge=0, le=1)] = 0.05
     timings_per_token: Annotated[bool, about("each event has `timings`")] = False
+    return_progress: Annotated[
+        bool,
+        about("a stream begins with events of `prompt_progress`: how many tokens of the prompt are "
+              "computed"),
+    ] = False  # fmt: skip
 
 
 class Extra(Struct):
@@ -1255,7 +1310,6 @@ OTHERS: Final = (
     Other(("response_format",), "answers of this route are free text", ({"type": "text"},)),
     Other(("rank_fields",), "documents are ranked by their field text", (["text"],)),
     Other(("max_chunks_per_doc",), "documents are not cut into chunks, but ranked whole", (1,)),
-    Other(("max_tokens_per_doc",), "documents are not shortened, but ranked whole", (0,)),
     Other(
         ("truncation", "truncate", "truncation_direction"),
         "texts that are too long are refused, and not cut",

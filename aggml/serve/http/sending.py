@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import TextModel
-    from aggml.serve.http.choice import AnswerPiece, Choice
+    from aggml.serve.http.choice import AnswerPiece, Choice, PromptProgress
     from aggml.serve.http.exchange import Exchange
     from aggml.serve.http.resuming import Write
 
@@ -65,6 +65,10 @@ class Writer(ABC):
     @abstractmethod
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """A piece."""
+
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """Before the pieces of a choice: so many tokens of its prompt are computed."""
+        return b""
 
     @abstractmethod
     def end_choice(self, choice: Choice) -> bytes:
@@ -184,11 +188,41 @@ async def _send(writer: Writer, write: Write, seconds: float, span: RequestSpan)
 async def _send_choice(writer: Writer, choice: Choice, write: Write, span: RequestSpan) -> None:
     if not choice.begun:
         await _write(write, writer.begin_choice(choice), choice)
+    if choice.progress is None:
+        await _send_pieces(writer, choice, write, span)
+    else:
+        async with anyio.create_task_group() as tasks:
+            told = anyio.Event()
+            tasks.start_soon(_send_progress, writer, choice, choice.progress, write, told)
+            await _send_pieces(writer, choice, write, span, told)
+    await write(writer.end_choice(choice), choice.note(ended=True))
+
+
+async def _send_pieces(
+    writer: Writer, choice: Choice, write: Write, span: RequestSpan, told: anyio.Event | None = None
+) -> None:
+    """Write the pieces; ``told`` is set when all progress before them is written."""
     async with aclosing(choice.pieces()) as pieces:
         async for piece in pieces:
             span.first()
+            await _end_progress(choice, told)
             await _write(write, writer.piece(choice, piece), choice)
-    await write(writer.end_choice(choice), choice.note(ended=True))
+    await _end_progress(choice, told)
+
+
+async def _end_progress(choice: Choice, told: anyio.Event | None) -> None:
+    if choice.progress is not None and told is not None and not told.is_set():
+        choice.progress.end()
+        await told.wait()
+
+
+async def _send_progress(
+    writer: Writer, choice: Choice, progress: PromptProgress, write: Write, told: anyio.Event
+) -> None:
+    async with aclosing(progress.news()) as news:
+        async for done, total in news:
+            await _write(write, writer.progress(choice, done, total), choice)
+    told.set()
 
 
 async def _write(write: Write, data: bytes, choice: Choice | None) -> None:

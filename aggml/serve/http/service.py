@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from aggml import Backend, Scheduler
     from aggml.models import Model
-    from aggml.serve.http.schema import ModelRequest
+    from aggml.serve.http.schema import LoraScale, ModelRequest
 
 __all__ = ["Head", "Options", "ServedEntry", "Service"]
 
@@ -355,30 +355,46 @@ class Service:
                 return entry
         raise _unknown(name, self.names)
 
-    def adapter_of(self, name: str, given: str | None) -> str | None:
-        """The adapter of a request; None: none.
+    def adapter_of(
+        self,
+        name: str,
+        given: str | Mapping[str, float] | None,
+        numbered: Sequence[LoraScale] | None = None,
+    ) -> str | Mapping[str, float] | None:
+        """The adapter of a request, or names of adapters with their scales; None: none.
 
         Args:
             name: of the model, or of an adapter.
             given: what the request says beside that.
+            numbered: what it says by numbers, as llama-server has them; None: nothing.
 
         Raises:
-            RequestError: the model has no such adapter; two are named.
+            RequestError: the model has no such adapter; two fields name some.
         """
         known = self.find(name).adapters
         chosen = name if name in known else None
-        if given is None or given == chosen:
+        field = "adapter"
+        if numbered is not None:
+            if given is not None:
+                raise RequestError(
+                    400, "lora: adapter names adapters, too: give one of them", field="lora"
+                )
+            given, field = _by_number(name, [*known], numbered), "lora"
+        if not given or given == chosen:
             return chosen
+        names = [given] if isinstance(given, str) else [*given]
         if chosen is not None:
+            told = ", ".join(repr(x[:64]) for x in names) or "none"
             raise RequestError(
-                400, f"adapter: {given[:64]!r} is given, but the model's name, {name!r}, is that "
-                "of another adapter", field="adapter",
+                400, f"{field}: {told} is given, but the model's name, {name!r}, is that "
+                "of another adapter", field=field,
             )  # fmt: skip
-        if given not in known:
+        missing = next((x for x in names if x not in known), None)
+        if missing is not None:
             there = ", ".join(map(repr, known)) or "none"
             raise RequestError(
-                400, f"adapter: {name!r} has no adapter {given[:64]!r}; there are {there}",
-                field="adapter",
+                400, f"{field}: {name!r} has no adapter {missing[:64]!r}; there are {there}",
+                field=field,
             )  # fmt: skip
         return given
 
@@ -531,6 +547,27 @@ def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, head: Head | None)
 def _adapters(entry: ServedEntry) -> dict[str, Any]:
     """The adapters of a model as an argument of `aggml.models.load`."""
     return {"adapters": dict(entry.adapters)} if entry.adapters else {}
+
+
+def _by_number(
+    model: str, known: Sequence[str], given: Sequence[LoraScale]
+) -> dict[str, float] | None:
+    """Names of adapters with their scales; None: none are given.
+
+    Raises:
+        RequestError: the model has no adapter of a number; a number comes twice.
+    """
+    found: dict[str, float] = {}
+    for one in given:
+        if one.id >= len(known):
+            there = f"0 to {len(known) - 1}" if known else "none"
+            raise RequestError(
+                400, f"lora: {model!r} has no adapter {one.id}; there are {there}", field="lora"
+            )
+        if known[one.id] in found:
+            raise RequestError(400, f"lora: has the adapter {one.id} twice", field="lora")
+        found[known[one.id]] = one.scale
+    return found or None
 
 
 def _entries(options: Options) -> list[ServedEntry]:

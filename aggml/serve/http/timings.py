@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.choice import Choice
 
-__all__ = ["sum_of_timings", "timings_of"]
+__all__ = ["progress_of", "sum_of_timings", "timings_of"]
 
 
 def timings_of(choice: Choice) -> dict[str, Any]:
@@ -28,6 +28,26 @@ def timings_of(choice: Choice) -> dict[str, Any]:
         cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1)
     )
     return found | _drafts((choice,))
+
+
+def progress_of(choice: Choice, done: int, total: int, *, timings: bool) -> dict[str, Any]:
+    """How much of a prompt is computed, as members of an event.
+
+    Args:
+        choice: whose prompt it is.
+        done: tokens that are computed, with those that were known before.
+        total: all tokens.
+        timings: whether times are told, too.
+    """
+    cached = choice.cached
+    seconds = choice.clock.prompt if done > cached else 0.0
+    progress = {
+        "total": total, "cache": cached, "processed": done, "time_ms": round(seconds * 1000),
+    }  # fmt: skip
+    told: dict[str, Any] = {"prompt_progress": progress}
+    if timings:
+        told["timings"] = _make_timings(cached, done - cached, seconds, 0, 0.0, 0)
+    return told
 
 
 def sum_of_timings(choices: Sequence[Choice]) -> dict[str, Any]:

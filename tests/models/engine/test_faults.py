@@ -104,13 +104,23 @@ async def together(model: TextModel) -> list[list[int] | str]:
     return found
 
 
+_alone: dict[str, list[list[int]]] = {}
+
+
+async def answers_alone(file: Path, layout: str) -> list[list[int]]:
+    """What each request of `ASKED` gets alone; computed once in a process for each layout."""
+    if layout not in _alone:
+        _alone[layout] = [await alone(file, prompt, n) for prompt, n, _ in ASKED]
+    return _alone[layout]
+
+
 @pytest.mark.parametrize("layout", ["llama", "mamba2"])
 @pytest.mark.parametrize(("place", "name"), PLACES)
 async def test_an_error_in_a_turn_ends_requests_and_the_engine_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str, layout: str
 ) -> None:
     file = random_models.write(tmp_path / "model.gguf", layout)
-    wanted = [await alone(file, prompt, n) for prompt, n, _ in ASKED]
+    wanted = await answers_alone(file, layout)
     async with running(file, slots=2) as model:
         engine = engine_of(model)
         engine.prefixes = Prefixes(engine.decoder, 8 << 20)

@@ -119,6 +119,22 @@ async def test_four_urgent_requests_on_a_full_machine(
         await settle(engine)
 
 
+_in_chunks: dict[tuple[str, int, int | None], tuple[list[int], list[int]]] = {}
+
+
+async def in_chunks_alone(
+    folder: Path, layout: str, chunk: int, seed: int | None
+) -> tuple[list[int], list[int]]:
+    """The answers to a long and a short prompt, one after the other; once in a process."""
+    key = layout, chunk, seed
+    if key not in _in_chunks:
+        async with engines(folder, layout, slots=1, chunk=chunk) as engine:
+            long = await answer(engine, request(prompt(400, 3), 20, seed=seed))
+            short = await answer(engine, request(prompt(7, 4), 3))
+        _in_chunks[key] = long, short
+    return _in_chunks[key]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", [None, 5])
@@ -128,9 +144,7 @@ async def test_preempted_in_the_prompt_and_twice(
     """The tokens are those of the request alone, whenever it was preempted."""
     tokens = prompt(400, 3)
     for chunk in (32, 128):
-        async with engines(tmp_path, layout, slots=1, chunk=chunk) as engine:
-            wanted = await answer(engine, request(tokens, 20, seed=seed))
-            short = await answer(engine, request(prompt(7, 4), 3))
+        wanted, short = await in_chunks_alone(tmp_path, layout, chunk, seed)
         async with engines(tmp_path, layout, slots=1, chunk=chunk, **WAYS[way]) as engine:
             # While no sequence runs, a step takes 512 tokens; so a step is cut by hand.
             engine.submit(one := request(tokens, 20, seed=seed))
