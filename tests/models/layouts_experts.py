@@ -218,6 +218,12 @@ LAYOUTS: Final = {
         },
         layers=5,
     ),
+    "deepseek": Layout(
+        "deepseek", {**EXPERTS, **SHARED}, OUTPUT,
+        {**OF_EXPERTS, "leading_dense_block_count": 1, "expert_shared_count": 3,
+         "rope.scaling.type": "none", "expert_weights_scale": 1.0},
+        single={0: {x: y for x, y in _DENSE.items() if x != "exp_probs_b.bias"}},
+    ),
     "minimax-m2": Layout(
         "minimax-m2", {**EXPERTS, **_WIDE_NORMS, "exp_probs_b.bias": (N_EXPERTS,)}, OUTPUT,
         {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "expert_gating_func": 2,

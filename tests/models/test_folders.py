@@ -312,6 +312,22 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "deepseek": (
+        {
+            **_SIZES, "model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
+            "num_hidden_layers": 4, "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "n_shared_experts": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+            "moe_layer_freq": 1, "norm_topk_prob": False, "scoring_func": "softmax",
+            "attention_bias": False, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, **_SELF, "ffn_gate_inp": "mlp.gate",
+            **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_exps": f"mlp.experts.{{e}}.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
+        },
+    ),
     "smallthinker": (
         {
             **_SIZES, "model_type": "smallthinker", "architectures": ["SmallThinkerForCausalLM"],
@@ -401,7 +417,7 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
-        if case in ("internlm2", "minicpm") and part in ("attn_q", "attn_k"):
+        if case in ("deepseek", "internlm2", "minicpm") and part in ("attn_q", "attn_k"):
             heads = layout.HEADS if part == "attn_q" else layout.KV_HEADS
             values = _on_halves(values, heads)
         if case == "internlm2" and part in ("attn_q", "attn_k", "attn_v"):
