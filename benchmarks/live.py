@@ -6,6 +6,7 @@ The weights and the sound are those of ``make .venv/has-weights``. Not here: who
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -57,6 +58,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
     async with aggml.models.load(folder / "tiny.en.pt", slots=8) as model:
         assert isinstance(model, SpeechModel)
         await _listen(model, sound[: 2 * RATE], 8, paced=False)  # compiles the graphs
+        gc.freeze()  # as docs/async.md recommends: else a collection of all takes 50 ms
         for streams in (1, 8):
             how = f"{streams} stream{'s' * (streams > 1)}, {loop}"
             progress(f"speech, {how}")

