@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aggml.models.engine.requests import Counters
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models.engine.requests import Counters, PageUsage, TextRequest
+    from aggml.models.engine.requests import PageUsage, TextRequest
 
-__all__ = ["TextEngine"]
+__all__ = ["Counters", "TextEngine"]
 
 
 class TextEngine(Protocol):

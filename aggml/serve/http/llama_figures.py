@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from aggml.models.engine.interface import TextEngine
-    from aggml.models.engine.requests import Counters
+    from aggml.models.engine.interface import Counters, TextEngine
 
 __all__ = ["LlamaFigures"]
 
