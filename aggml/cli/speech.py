@@ -114,7 +114,7 @@ def fallback_options(command: F) -> F:
         click.option(
             "--temperature", type=click.FloatRange(0), multiple=True,
             help="Temperatures that are tried in turn, until a text is no guess and does not "
-            "repeat itself. [default: 0, 0.2, ... 1]",
+            "repeat itself. [default: 0, 0.2, ... 1; of listen: 0]",
         ),
     ):  # fmt: skip
         command = option(command)

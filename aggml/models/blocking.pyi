@@ -445,7 +445,7 @@ class BlockingSpeechModel(BlockingModel):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
-        temperature: float | Sequence[float] = ...,
+        temperature: float | Sequence[float] = 0.0,
         seed: int | None = None,
         beam_size: int = 1,
         compression_ratio_threshold: float | None = 2.4,

@@ -277,7 +277,7 @@ class SpeechModel(Model):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
-        temperature: float | Sequence[float] = TEMPERATURES,
+        temperature: float | Sequence[float] = 0.0,
         seed: int | None = None,
         beam_size: int = 1,
         compression_ratio_threshold: float | None = 2.4,
@@ -301,6 +301,7 @@ class SpeechModel(Model):
                 longer than that, the next one comes later.
             temperature: as for `transcribe`, but of several temperatures only those are tried for
                 which there is time until the next transcription; without that, the first one.
+                Drawn texts seldom agree with each other, so their words are final later.
             seed: as for `transcribe`.
             beam_size: as for `transcribe`.
             compression_ratio_threshold: as for `transcribe`, but the text is decoded again in a
