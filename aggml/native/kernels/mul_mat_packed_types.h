@@ -39,15 +39,13 @@ typedef struct packed_type {
     float unit;
 } packed_type;
 
-AGK_INLINE packed_type packed_type_of(code_type t)
-{
-    switch (t) {
+/* A constant that is read field by field: a function that returned the row was 200 statements in each of its callers, until
+ * the compiler knew the type. */
+static const packed_type packed_types[] = {
 #define AGK_PACKED(NAME, symbol, head, vectors, sums, offset, bits, levels, unit) \
-    case NAME: return (packed_type){head, vectors, AGK_##sums, offset, bits, LEVELS_##levels, unit};
+    [NAME] = {head, vectors, AGK_##sums, offset, bits, LEVELS_##levels, unit},
 #include "table/types.def"
-    }
-    return (packed_type){0};
-}
+};
 
 AGK_INLINE bool of_256(code_type t)
 {
@@ -56,32 +54,32 @@ AGK_INLINE bool of_256(code_type t)
 
 AGK_INLINE bool scale_per_16(code_type t)
 {
-    const agk_packed_sums sums = packed_type_of(t).sums;
+    const agk_packed_sums sums = packed_types[t].sums;
     return sums == AGK_OFFSET_16 || sums == AGK_MINIMUM_16;
 }
 
 AGK_INLINE bool has_minimum(code_type t)
 {
-    const agk_packed_sums sums = packed_type_of(t).sums;
+    const agk_packed_sums sums = packed_types[t].sums;
     return sums == AGK_MINIMUM_32 || sums == AGK_MINIMUM_16;
 }
 
 /* The offset of the vectors of a block, in bytes. */
 AGK_INLINE size_t data_at(code_type t)
 {
-    return packed_type_of(t).head;
+    return packed_types[t].head;
 }
 
 /* The number of vectors of 64 bytes. */
 AGK_INLINE size_t vectors(code_type t)
 {
-    return packed_type_of(t).vectors;
+    return packed_types[t].vectors;
 }
 
 /* The type whose codes lie in the same bits. */
 AGK_INLINE code_type bits_of(code_type t)
 {
-    return packed_type_of(t).bits;
+    return packed_types[t].bits;
 }
 
 /* Blocks of 256 whose parts of 32 k lie like blocks of 32 of q4_0: a nibble for each element. */
@@ -94,7 +92,7 @@ AGK_INLINE bool nibbles_of_256(code_type t)
  * nibbles of sub-blocks 2 i and 2 i + 1 of a row are the low and the high one of a byte. */
 AGK_INLINE bool has_nibble_scales(code_type t)
 {
-    return packed_type_of(t).levels >= LEVELS_IQ3_XXS;
+    return packed_types[t].levels >= LEVELS_IQ3_XXS;
 }
 
 /* Other blocks of 256 with a scale of one signed byte for each 16 or 32 elements, which follow those of the block. */
@@ -185,7 +183,7 @@ AGK_INLINE const uint8_t *levels_of(code_type t)
     static const uint8_t iq3_s[16] = {17, 19, 21, 23, 25, 27, 29, 31, 15, 13, 11, 9, 7, 5, 3, 1};
     static const uint8_t iq2[16] = {72, 89, 107, 64, 56, 39, 21, 64};
     static const uint8_t iq1[16] = {9, 17, 25, 16, 7, 15, 23, 16};
-    switch (packed_type_of(t).levels) {
+    switch (packed_types[t].levels) {
     case LEVELS_IQ4: return iq4;
     case LEVELS_FP4: return fp4;
     case LEVELS_IQ3_XXS: return iq3_xxs;
@@ -198,13 +196,13 @@ AGK_INLINE const uint8_t *levels_of(code_type t)
 
 AGK_INLINE bool has_levels(code_type t)
 {
-    return packed_type_of(t).levels != LEVELS_NONE;
+    return packed_types[t].levels != LEVELS_NONE;
 }
 
 /* The largest code of a type. */
 AGK_INLINE int largest_code(code_type t)
 {
-    switch (packed_type_of(t).levels) {
+    switch (packed_types[t].levels) {
     case LEVELS_IQ4: return 241;
     case LEVELS_FP4: return 28;
     case LEVELS_IQ3_XXS: return 126;

@@ -198,7 +198,7 @@ AGK_INLINE __m512 one(const char *p)
 /* The scale and the minimum of a block of 16 rows, the minimum with its sign. */
 AGK_INLINE void scales_of_block(code_type t, const char *a, __m512 *d, __m512 *m)
 {
-    const float too_large = packed_type_of(t).unit;
+    const float too_large = packed_types[t].unit;
     *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
     if (too_large != 1.0f) *d = _mm512_mul_ps(*d, _mm512_set1_ps(1.0f / too_large));
     *m = _mm512_setzero_ps();

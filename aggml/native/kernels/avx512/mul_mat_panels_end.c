@@ -45,8 +45,7 @@ AGK_INLINE void four_rows(int act, const agk_mm_end *e, const float *sums, int64
 
 AGK_INLINE void pack_floats(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, char *unit)
 {
-    AGK_UNROLL for (int row = 0; row < ROWS; row += 4)
-    {
+    for (int row = 0; row < ROWS; row += 4) {
         vf t[4];
         four_rows(act, e, sums, row, lanes, t);
         AGK_UNROLL for (int i = 0; i < 4; ++i) _mm512_store_ps(unit + 64 * (row + i), t[i]);
@@ -59,8 +58,7 @@ AGK_INLINE void pack_pairs(int act, const agk_mm_end *e, const float *sums, __mm
     const __m512i halves = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
                                              0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
                                              0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
-    AGK_UNROLL for (int row = 0; row < ROWS; row += 4)
-    {
+    for (int row = 0; row < ROWS; row += 4) {
         vf t[4];
         four_rows(act, e, sums, row, lanes, t);
         AGK_UNROLL for (int i = 0; i < 4; i += 2)
@@ -75,8 +73,7 @@ AGK_INLINE void pack_bytes(int act, const agk_mm_end *e, const float *sums, __mm
 {
     _Alignas(64) float x[ROWS][LANES];
     vf most = v_zero();
-    AGK_UNROLL for (int row = 0; row < ROWS; row += 4)
-    {
+    for (int row = 0; row < ROWS; row += 4) {
         vf t[4];
         four_rows(act, e, sums, row, lanes, t);
         AGK_UNROLL for (int i = 0; i < 4; ++i)

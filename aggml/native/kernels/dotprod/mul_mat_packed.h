@@ -250,7 +250,7 @@ AGK_INLINE void group(code_type t, const agk_mm_block *b, const char *a, int64_t
             halves_of_e8m0(a, d);
         else
             halves(a, d);
-        const float too_large = packed_type_of(t).unit;
+        const float too_large = packed_types[t].unit;
         AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) d[q] = vmulq_n_f32(d[q], 1.0f / too_large);
         if (has_minimum(t)) {
             halves(a + 32, m);

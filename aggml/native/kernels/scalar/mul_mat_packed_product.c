@@ -59,7 +59,7 @@ static element element_at(code_type t, const char *block, int row, int e)
     if (has_levels(t)) x.code = levels_of(t)[x.code];
     x.scale = t == MXFP4   ? agk_half_of_e8m0((uint8_t)block[row])
               : t == NVFP4 ? agk_half_of_e4m3((uint8_t)block[sub * ROWS + row])
-                           : half_at(block, 0, row) / packed_type_of(t).unit;
+                           : half_at(block, 0, row) / packed_types[t].unit;
     if (has_minimum(t)) x.minimum = half_at(block, 1, row);
     if (has_nibble_scales(t)) {
         x.scale *= (float)(2 * (bytes[sub / 2 * ROWS] >> 4 * (sub % 2) & 15) + 1);

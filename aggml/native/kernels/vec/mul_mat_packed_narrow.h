@@ -259,7 +259,7 @@ AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b
         __m256 d[2], m[2];
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            const float too_large = packed_type_of(t).unit;
+            const float too_large = packed_types[t].unit;
             d[g] = t == MXFP4 ? half_of_e8m0(a + 8 * g) : halves(a + 16 * g);
             if (too_large != 1.0f) d[g] = _mm256_mul_ps(d[g], _mm256_set1_ps(1.0f / too_large));
             m[g] = has_minimum(t) ? halves(a + 32 + 16 * g) : d[g];

@@ -83,7 +83,7 @@ AGK_INLINE void levels_of_256(code_type t, const char *a, const char *x, size_t 
     }
     AGK_UNROLL for (int g = 0; g < 2; ++g)
     {
-        const __m256 unit = _mm256_set1_ps(1.0f / packed_type_of(t).unit);
+        const __m256 unit = _mm256_set1_ps(1.0f / packed_types[t].unit);
         acc[g] = _mm256_fmadd_ps(inner[g], _mm256_mul_ps(halves(a + 16 * g), unit), acc[g]);
     }
 }

@@ -14,7 +14,7 @@ enum { UNIT_OF_ONE = AGK_PACKED_COLUMN }; /* bytes of 32 k of one column */
 /* Elements are magnitudes out of a table, and the high bit is their sign, which is moved to the column. */
 AGK_INLINE bool has_magnitudes(code_type t)
 {
-    return packed_type_of(t).levels == LEVELS_IQ2;
+    return packed_types[t].levels == LEVELS_IQ2;
 }
 
 /* The lower and the upper nibbles of the same bytes belong to different parts: those of a pair. */
@@ -294,7 +294,7 @@ AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, 
         }
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            const float unit = t == IQ1_S ? 1.0f : packed_type_of(t).unit * (has_signed_scales(t) ? 256.0f : 1.0f);
+            const float unit = t == IQ1_S ? 1.0f : packed_types[t].unit * (has_signed_scales(t) ? 256.0f : 1.0f);
             __m256 d = halves(a + 16 * g);
             if (unit != 1.0f) d = _mm256_mul_ps(d, _mm256_set1_ps(1.0f / unit));
             acc[g] = _mm256_fmadd_ps(inner[g], d, acc[g]);
