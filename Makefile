@@ -154,7 +154,7 @@ check-layout: $(VENV)/has-dev
 CMAKE := $(VENV)/bin/cmake
 CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
-    -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && $(CMAKE) --build build/$(1)
+    -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && MAKEFLAGS= $(CMAKE) --build build/$(1)
 
 check-c: $(VENV)/has-c
 	$(PY) tools/native_rooms.py --objects build/c

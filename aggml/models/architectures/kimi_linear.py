@@ -41,7 +41,8 @@ def describe(hp: Hyperparameters) -> Description:
     heads = hp.each_layer("attention.head_count", layers, least=1)[0]
     key = hp.integer("attention.key_length_mla", least=2)
     turned = hp.integer("rope.dimension_count", least=1, most=key - 1)
-    hp.get("attention.key_length"), hp.get("attention.value_length")  # those of the short vectors
+    for name in ("key_length", "value_length"):
+        hp.get(f"attention.{name}")  # of the short vectors: known, and not needed
     latent = LatentAttention(
         heads=heads,
         rank=hp.integer("attention.kv_lora_rank", least=1),

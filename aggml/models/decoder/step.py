@@ -165,7 +165,7 @@ class _AdapterInputs(NamedTuple):
 
     def used(self, leafs: Container[Tensor]) -> _AdapterInputs:
         """Those that a graph has."""
-        return _AdapterInputs(*(x if x in leafs else None for x in self))
+        return _AdapterInputs(*(None if x is None or x not in leafs else x for x in self))
 
 
 class Builder:

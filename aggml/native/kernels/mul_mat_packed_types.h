@@ -39,8 +39,8 @@ typedef struct packed_type {
     float unit;
 } packed_type;
 
-/* A constant that is read field by field: a function that returned the row was 200 statements in each of its callers, until
- * the compiler knew the type. */
+/* A constant that is read field by field: a function that returned the row was 200 statements in each of its callers,
+ * until the compiler knew the type. */
 static const packed_type packed_types[] = {
 #define AGK_PACKED(NAME, symbol, head, vectors, sums, offset, bits, levels, unit) \
     [NAME] = {head, vectors, AGK_##sums, offset, bits, LEVELS_##levels, unit},
