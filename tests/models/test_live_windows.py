@@ -293,7 +293,7 @@ async def test_a_listener_tries_temperatures_while_it_keeps_up_and_forgets_hot_c
     """A clock of its own: transcriptions take 0.2 s, then 2 s; the fourth text was drawn."""
     now = 0.0
     tried: list[tuple[float, ...]] = []
-    befores: list[str] = []
+    earlier: list[str] = []
 
     class Clock:
         @staticmethod
@@ -303,7 +303,7 @@ async def test_a_listener_tries_temperatures_while_it_keeps_up_and_forgets_hot_c
     async def heard(samples: Any, _: int, asked: SpeechOptions, before: str, **__: Any) -> Any:
         nonlocal now
         tried.append(asked.temperatures)
-        befores.append(before)
+        earlier.append(before)
         now += 0.2 if len(tried) < 4 else 2.0
         assert asked.thresholds.compression == 3.0
         assert asked.thresholds.logprob is None
@@ -324,8 +324,8 @@ async def test_a_listener_tries_temperatures_while_it_keeps_up_and_forgets_hot_c
     assert tried[:4] == [(0.0,), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3)]
     assert set(tried[4:]) == {(0.0,)}
     assert any(x.startswith((" 4.", " 3.")) for x in final)
-    assert befores[-1].strip()
-    assert not any(f" {k}." in x for x in befores[4:] for k in (1, 2, 3))
+    assert earlier[-1].strip()
+    assert not any(f" {k}." in x for x in earlier[4:] for k in (1, 2, 3))
 
 
 def test_a_pause_is_noticed_behind_speech_alone() -> None:
