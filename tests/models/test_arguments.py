@@ -85,6 +85,7 @@ RIGHT = {
     "choices": {"None"},
     "grammar": {"None"},
     "schema": {"None", "dict", "True"},
+    "progress": {"None"},
 }
 #: What is found to be wrong by the first token.
 LATER = {"grammar": {"text"}}

@@ -102,18 +102,24 @@ async def test_the_next_turn_computes_the_new_messages_only(model: TextModel) ->
         messages += [answer, {"role": "user", "content": f"And {turn}?"}]
 
 
-async def test_many_tasks_get_the_answers_that_each_gets_alone(model: TextModel) -> None:
+async def test_many_tasks_get_the_answers_that_each_gets_alone(file: Path) -> None:
+    """With keys in f16 one of these 72 draws falls on the other side with AVX-512.
+
+    A product of several columns adds in another order there than one of one column: logarithms of
+    probabilities differ by up to 6e-5 with keys in f16, by 1e-6 with keys in f32.
+    """
     asked = [[{"role": "user", "content": f"Tell me about {i}."}] for i in range(6)]
-    alone = [(await model.chat(x, seed=i, temperature=1.0, **OPTIONS)).content
-             for i, x in enumerate(asked)]  # fmt: skip
     found: dict[int, str] = {}
+    async with aggml.models.load(file, ctx=512, slots=2, cache="f32") as model:
+        alone = [(await model.chat(x, seed=i, temperature=1.0, **OPTIONS)).content
+                 for i, x in enumerate(asked)]  # fmt: skip
 
-    async def one(i: int) -> None:
-        found[i] = (await model.chat(asked[i], seed=i, temperature=1.0, **OPTIONS)).content
+        async def one(i: int) -> None:
+            found[i] = (await model.chat(asked[i], seed=i, temperature=1.0, **OPTIONS)).content
 
-    async with anyio.create_task_group() as tasks:
-        for i in range(len(asked)):
-            tasks.start_soon(one, i)
+        async with anyio.create_task_group() as tasks:
+            for i in range(len(asked)):
+                tasks.start_soon(one, i)
     assert [found[i] for i in range(len(asked))] == alone
 
 

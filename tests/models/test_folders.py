@@ -123,9 +123,11 @@ async def test_folders_of_16_bits_are_read(place: Path, kind: str, case: str) ->
         got = await model.logits(random_models.prompt())
     wanted = RECORDED[f"{case}:logits"]
     # Rounded weights may route a token to another expert. That gave errors of 2e-2 in
-    # granitemoeshared and 6e-2 in qwen3next. Through the states of qwen35 the rounding grows to
-    # 3e-2; transformers gives the same with the rounded weights, to 4e-11.
-    experts = {"num_experts_per_tok", "num_experts_per_token"} & CASES[case]["config"].keys()
+    # granitemoeshared, 6e-2 in qwen3next, and with AMX 2e-2 in one token of ernie4_5-moe. Through
+    # the states of qwen35 the rounding grows to 3e-2; transformers gives the same with the rounded
+    # weights, to 4e-11.
+    names = {"num_experts_per_tok", "num_experts_per_token", "moe_k"}
+    experts = names & CASES[case]["config"].keys()
     most = 0.1 if experts or case == "qwen35" else {"f16": 1e-4, "bf16": 1e-3}[kind]
     assert nmse(got[-len(wanted) :], wanted) < most
 
