@@ -150,7 +150,8 @@ check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(PY) tools/c_layout.py
 
-# The programs of tests/native, plain and under TSan; no room calls one above it.
+# The programs of tests/native, plain and under TSan; no room calls one above it. MAKEFLAGS names a job server that ninja
+# cannot reach.
 CMAKE := $(VENV)/bin/cmake
 CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
