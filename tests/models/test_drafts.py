@@ -13,10 +13,10 @@ import anyio
 import numpy as np
 import pytest
 from models import adapter_files, random_models
+from models.all_drafts import verify_all_drafts
 
 import aggml
 from aggml.models import small
-from aggml.models.engine import speculation
 from aggml.models.engine.ngram_files import read_ngrams
 from aggml.models.errors import ModelError
 from aggml.models.small import write_small
@@ -51,7 +51,7 @@ async def backend() -> AsyncIterator[aggml.Backend]:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify all drafts, four tokens of each sequence in a step."""
-    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+    verify_all_drafts(monkeypatch)
 
 
 def random_file(folder: Path, layout: str) -> Path:

@@ -12,13 +12,13 @@ import anyio
 import numpy as np
 import pytest
 from models import picture_files, random_models, speech_file
+from models.all_drafts import verify_all_drafts
 
 import aggml
 from aggml.devices.sim import SimDevice
 from aggml.models import Fit, Host, MemoryShortage, SpeechModel, TextModel, fit, load
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
-from aggml.models.engine import speculation
 from aggml.models.fitting import _left_in_group, available
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.kv.rows import round_up
@@ -100,7 +100,7 @@ DRAFTS = {
 async def test_a_draft_takes_at_most_what_was_said_before(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+    verify_all_drafts(monkeypatch)
     draft, layout = DRAFTS[name]
     path = random_models.write(tmp_path / "model.gguf", layout)
     given = path if draft == "path" else draft

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
+from models.all_drafts import verify_all_drafts
 from serve.support import GREEDY, engine_of, serving
 from starlette.routing import Route
 from waiting import until
 
 from aggml import InvalidArgument
-from aggml.models.engine import speculation
 from aggml.models.small import write_small
 from aggml.serve.http import Options, application
 from aggml.serve.http.keys import ClientShares, read_keys
@@ -170,7 +170,7 @@ async def test_figures_have_vllm_s_names_where_they_mean_the_same(file: Path) ->
 async def test_drafts_are_counted_by_vllm_s_names(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+    verify_all_drafts(monkeypatch)
     async with serving(models=[file], draft=str(file)) as (_, client):
         await client.post("/v1/completions", json=GIVEN | {"max_tokens": 20, "ignore_eos": True})
         text = (await client.get("/metrics")).text

@@ -102,16 +102,18 @@ class DraftModel(StepDrafter):
         if n + most > self.decoder.ctx:
             return []
         known = self._of(request)
-        if n - known.n > 1 + self._behind[-1]:
-            self._fill(request, known)
-            return []
-        if max(request.tokens[known.n :], default=0) >= self._least:
+        if not self.lacking(request) and max(request.tokens[known.n :], default=0) >= self._least:
             return []  # the draft model has no such token
         if request.adjuster is not None and self.decoder.vocabulary < self._vocabulary:
             return []  # its changes may concern tokens that the draft model does not have
         if request.agreement is None:
             request.agreement = DraftAgreement(self._agreement)
         return request.agreement.chances(most if self._kept is None else min(most, self._kept))
+
+    def lacking(self, request: TextRequest) -> int:
+        """As of `Drafter`."""
+        n = len(request.tokens) - self._of(request).n
+        return n if n > 1 + self._behind[-1] else 0
 
     def _of(self, request: TextRequest) -> _Known:
         """What the slot of a request has of its tokens."""
@@ -125,8 +127,9 @@ class DraftModel(StepDrafter):
 
     # -- what it computes
 
-    def _fill(self, request: TextRequest, known: _Known) -> None:
-        """Process some tokens of a request that has just begun, beside the steps of the engine."""
+    def catch_up(self, request: TextRequest) -> None:
+        """As of `Drafter`: those of one request at a time."""
+        known = self._of(request)
         if self._steps.is_filling or (self._kept is not None and self._steps.is_going):
             return
         if self._kept is not None:

@@ -131,12 +131,18 @@ class PredictionHead(StepDrafter):
             return []
         if fed.places + most > self._rows.ctx:
             return []
-        if len(fed.hidden) - 1 > BEHIND[-1]:
-            self._fill(request, fed)
-            return []
         if request.agreement is None:
             request.agreement = DraftAgreement(self._agreement)
         return request.agreement.chances(most)
+
+    def lacking(self, request: TextRequest) -> int:
+        """As of `Drafter`."""
+        n = len(self._fed[self._slot(request)].hidden) - 1
+        return n if n > BEHIND[-1] else 0
+
+    def catch_up(self, request: TextRequest) -> None:
+        """As of `Drafter`: those of one request at a time."""
+        self._fill(request, self._fed[self._slot(request)])
 
     def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
         """As of `Drafter`."""

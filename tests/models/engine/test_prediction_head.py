@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from models import random_models
+from models.all_drafts import verify_all_drafts
 from models.engine.test_random_requests import KINDS, expected, kind, spoil, use
 from models.engine.test_speculation import check_law, law_of, repeating, requests, together
 from models.engine.tiny import CTX, answer, prompt, request, settle
@@ -24,7 +25,6 @@ import aggml
 from aggml.models.decoder.batch import Batch, GivenEmbeddings, Group
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.drafting import MTP, rewind_of, speculation_of
-from aggml.models.engine import speculation
 from aggml.models.engine.engine import Engine, staged_slots
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.loading import describe_file, load_decoder
@@ -52,12 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify all drafts, four tokens of each sequence in a step."""
-
-    def widest(chances: Sequence[Sequence[float]], *_: object) -> int:
-        return 4 if any(chances) else 1
-
-    monkeypatch.setattr(speculation, "best_width", widest)
-    monkeypatch.setattr(speculation, "width_beside", widest)
+    verify_all_drafts(monkeypatch)
 
 
 @asynccontextmanager
