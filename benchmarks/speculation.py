@@ -1,9 +1,10 @@
 """Tokens a second with and without drafts, in turns: ``python -m benchmarks.speculation MODEL``.
 
 The same requests go to two models of one file, one of them loaded with ``draft``. Texts are those
-of this repository: a piece of code that is to be edited, a page that is to be summarized. Not here:
-whether answers stay the same (tests/models/engine/test_speculation.py); how many do is printed, as
-files of few bits round differently when a step has more tokens.
+of this repository: a piece of code that is to be edited, a page that is to be summarized. Both
+ratios are medians: of the time, and of seconds of cores, which others on the machine disturb less.
+Not here: whether answers stay the same (tests/models/engine/test_speculation.py); how many do is
+printed, as files of few bits round differently when a step has more tokens.
 """
 
 from __future__ import annotations
@@ -43,24 +44,27 @@ def asks(task: str, n: int) -> list[str]:
 
 
 async def answer(model: Model, texts: list[str], tokens: int, temperature: float) -> Any:
-    """Seconds for the answers, from the first token on, and their tokens."""
+    """Seconds for the answers, from the first token of each on, those of cores, and the tokens."""
     found: list[list[int]] = [[] for _ in texts]
     begun = [0.0] * len(texts)
+    cores = 0.0
 
     async def one(i: int) -> None:
+        nonlocal cores
         prompt = model.template.render([{"role": "user", "content": texts[i]}])
         stream = model.generate(
             model.tokenizer.encode(prompt), max_tokens=tokens, temperature=temperature, seed=i,
             stop_ids=(),
         )  # fmt: skip
         async for token in stream:
-            begun[i] = begun[i] or time.perf_counter()
+            if not begun[i]:
+                begun[i], cores = time.perf_counter(), time.process_time()
             found[i].append(token.id)
 
     async with anyio.create_task_group() as tasks:
         for i in range(len(texts)):
             tasks.start_soon(one, i)
-    return time.perf_counter() - max(begun), found
+    return time.perf_counter() - max(begun), time.process_time() - cores, found
 
 
 async def main(given: argparse.Namespace) -> None:
@@ -74,26 +78,29 @@ async def main(given: argparse.Namespace) -> None:
                 for n in map(int, given.sequences.split(",")):
                     texts = asks(task, n)
                     times: list[tuple[float, float]] = []
+                    cores: list[float] = []
                     counters = drafted.engine.counters  # type: ignore[attr-defined]
                     before = counters.draft_tokens, counters.accepted_tokens
                     tokens: list[list[int]] = []
                     same: list[list[int]] = []
                     for turn in range(given.rounds + 1):  # the first one builds graphs
-                        seconds, tokens = await answer(
+                        seconds, plain_cores, tokens = await answer(
                             plain, texts, given.tokens, given.temperature
                         )
                         before = counters.draft_tokens, counters.accepted_tokens
-                        guessed, same = await answer(
+                        guessed, guessed_cores, same = await answer(
                             drafted, texts, given.tokens, given.temperature
                         )
                         if turn:
                             times.append((seconds, guessed))
+                            cores.append(plain_cores / guessed_cores)
                     each = n * (given.tokens - 1)
                     line = {
                         "task": task, "sequences": n,
                         "plain": round(each / statistics.median(x for x, _ in times), 1),
                         "drafted": round(each / statistics.median(x for _, x in times), 1),
                         "ratio": round(statistics.median(x / y for x, y in times), 2),
+                        "cores": round(statistics.median(cores), 2),
                         "proposed": counters.draft_tokens - before[0],
                         "accepted": counters.accepted_tokens - before[1],
                         "same": sum(x == y for x, y in zip(tokens, same, strict=True)),
