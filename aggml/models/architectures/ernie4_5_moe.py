@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERTS
-from aggml.models.checkpoints.recipes import Checkpoint, flat
+from aggml.models.checkpoints.recipes import Checkpoint, flatten
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -62,7 +62,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **DECODER, **EXPERTS,
         "blk.{i}.exp_probs_b.bias": tuple(
-            flat(f"layers.{{i}}.mlp.{part}moe_statics.e_score_correction_bias")
+            flatten(f"layers.{{i}}.mlp.{part}moe_statics.e_score_correction_bias")
             for part in ("", "gate.")
         ),
         "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_experts.gate_proj",

@@ -18,7 +18,7 @@ from aggml.models.checkpoints.keys import (
     same_as_heads,
     window_pattern,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, shifted
+from aggml.models.checkpoints.recipes import Checkpoint, add_one
 from aggml.models.description import Architecture, Description
 from aggml.models.reading import (
     attention_of,
@@ -67,8 +67,8 @@ def describe(hp: Hyperparameters) -> Description:
 CHECKPOINT: Final = Checkpoint(
     ("gemma3_text", "gemma3"),
     DECODER | gemma_norms() | {
-        "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
-        "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+        "blk.{i}.attn_q_norm": add_one("layers.{i}.self_attn.q_norm"),
+        "blk.{i}.attn_k_norm": add_one("layers.{i}.self_attn.k_norm"),
     },
     DECODER_KEYS | {
         "attention.sliding_window": "sliding_window",

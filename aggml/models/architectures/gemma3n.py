@@ -26,7 +26,7 @@ from aggml.models.checkpoints.keys import (
     number,
     window_pattern,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, layers_of, rope_of, windowed
@@ -178,8 +178,8 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.laurel_l": "layers.{i}.laurel.linear_left",
         "blk.{i}.laurel_r": "layers.{i}.laurel.linear_right",
         "blk.{i}.laurel_post_norm": "layers.{i}.laurel.post_laurel_norm",
-        "altup_proj": stacked("altup_projections.{e}"),
-        "altup_unembd_proj": stacked("altup_unembed_projections.{e}"),
+        "altup_proj": stack("altup_projections.{e}"),
+        "altup_unembd_proj": stack("altup_unembed_projections.{e}"),
         "per_layer_token_embd": _of_every_token(),
         "per_layer_model_proj": "per_layer_model_projection",
         "per_layer_proj_norm": "per_layer_projection_norm",

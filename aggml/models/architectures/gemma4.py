@@ -14,7 +14,7 @@ import numpy as np
 
 from aggml.models.blocks import BesideExperts, FeedForward, LayerEnd
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, number
-from aggml.models.checkpoints.recipes import Checkpoint, made
+from aggml.models.checkpoints.recipes import Checkpoint, compute
 from aggml.models.description import Architecture, Description
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -182,7 +182,7 @@ CHECKPOINT: Final = Checkpoint(
         "per_layer_token_embd": "embed_tokens_per_layer",
         "per_layer_model_proj": "per_layer_model_projection",
         "per_layer_proj_norm": "per_layer_projection_norm",
-        "rope_freqs.weight": made(_frequencies),
+        "rope_freqs.weight": compute(_frequencies),
     },
     {
         **DECODER_KEYS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS
-from aggml.models.checkpoints.recipes import Checkpoint, across
+from aggml.models.checkpoints.recipes import Checkpoint, transpose
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -38,11 +38,11 @@ CHECKPOINT: Final = Checkpoint(
         "output_norm": "ln_f",
         "output": "lm_head",
         "blk.{i}.attn_norm": "h.{i}.ln_1",
-        "blk.{i}.attn_qkv": across("h.{i}.attn.c_attn"),
-        "blk.{i}.attn_output": across("h.{i}.attn.c_proj"),
+        "blk.{i}.attn_qkv": transpose("h.{i}.attn.c_attn"),
+        "blk.{i}.attn_output": transpose("h.{i}.attn.c_proj"),
         "blk.{i}.ffn_norm": "h.{i}.ln_2",
-        "blk.{i}.ffn_up": across("h.{i}.mlp.c_fc"),
-        "blk.{i}.ffn_down": across("h.{i}.mlp.c_proj"),
+        "blk.{i}.ffn_up": transpose("h.{i}.mlp.c_fc"),
+        "blk.{i}.ffn_down": transpose("h.{i}.mlp.c_proj"),
     },
     CENTRED_KEYS | {
         "embedding_length": "n_embd",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, ShortConv
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, kernels, number
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -100,9 +100,9 @@ CHECKPOINTS: Final = (
             **_TENSORS,
             "blk.{i}.ffn_gate_inp": "layers.{i}.feed_forward.gate",
             "blk.{i}.exp_probs_b.bias": "layers.{i}.feed_forward.expert_bias",
-            "blk.{i}.ffn_gate_exps": stacked("layers.{i}.feed_forward.experts.{e}.w1"),
-            "blk.{i}.ffn_down_exps": stacked("layers.{i}.feed_forward.experts.{e}.w2"),
-            "blk.{i}.ffn_up_exps": stacked("layers.{i}.feed_forward.experts.{e}.w3"),
+            "blk.{i}.ffn_gate_exps": stack("layers.{i}.feed_forward.experts.{e}.w1"),
+            "blk.{i}.ffn_down_exps": stack("layers.{i}.feed_forward.experts.{e}.w2"),
+            "blk.{i}.ffn_up_exps": stack("layers.{i}.feed_forward.experts.{e}.w3"),
         },
         {
             **_KEYS,

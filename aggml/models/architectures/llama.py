@@ -16,7 +16,7 @@ from aggml.models.checkpoints.keys import (
     scaled_frequencies,
     window_of_folder,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -57,9 +57,9 @@ CHECKPOINT: Final = Checkpoint(
     DECODER | NEIGHBOURS | {
         "rope_freqs.weight": scaled_frequencies,
         "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.gate",
-        "blk.{i}.ffn_gate_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w1"),
-        "blk.{i}.ffn_down_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w2"),
-        "blk.{i}.ffn_up_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w3"),
+        "blk.{i}.ffn_gate_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w1"),
+        "blk.{i}.ffn_down_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w2"),
+        "blk.{i}.ffn_up_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w3"),
     },
     {
         **DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None,

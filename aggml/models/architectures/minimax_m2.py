@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, HEAD_NORMS
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_of
 
@@ -28,9 +28,9 @@ CHECKPOINT: Final = Checkpoint(
         **DECODER, **HEAD_NORMS,
         "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.gate",
         "blk.{i}.exp_probs_b.bias": "layers.{i}.block_sparse_moe.e_score_correction_bias",
-        "blk.{i}.ffn_gate_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w1"),
-        "blk.{i}.ffn_down_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w2"),
-        "blk.{i}.ffn_up_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w3"),
+        "blk.{i}.ffn_gate_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w1"),
+        "blk.{i}.ffn_down_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w2"),
+        "blk.{i}.ffn_up_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w3"),
     },
     {
         **DECODER_KEYS,

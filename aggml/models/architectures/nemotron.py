@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, number
-from aggml.models.checkpoints.recipes import Checkpoint, Rule, shifted
+from aggml.models.checkpoints.recipes import Checkpoint, Rule, add_one
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, layers_of, rope_of
 
@@ -25,7 +25,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 def _norm(to: str, source: str) -> dict[str, Rule]:
     """A norm of which the folder has the difference from 1, and a bias."""
-    return {f"{to}.weight": shifted(f"{source}.weight"), f"{to}.bias": f"{source}.bias"}
+    return {f"{to}.weight": add_one(f"{source}.weight"), f"{to}.bias": f"{source}.bias"}
 
 
 _UNUSED: Final = ("blk.{i}.ffn_gate", "output_norm", "blk.{i}.attn_norm", "blk.{i}.ffn_norm")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.architectures.mamba2 import scan_tensors
 from aggml.models.blocks import Alone, FeedForward
 from aggml.models.checkpoints.keys import DECODER_KEYS, number, steps_without_limit
-from aggml.models.checkpoints.recipes import Checkpoint, Rule, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Rule, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     LARGEST_EPS,
@@ -115,8 +115,8 @@ def _of(moe: bool) -> Checkpoint:
         tensors |= {
             "blk.{i}.ffn_gate_inp": f"{mixer}gate",
             "blk.{i}.exp_probs_b.bias": f"{mixer}gate.e_score_correction_bias",
-            "blk.{i}.ffn_up_exps": stacked(f"{mixer}experts.{{e}}.up_proj"),
-            "blk.{i}.ffn_down_exps": stacked(f"{mixer}experts.{{e}}.down_proj"),
+            "blk.{i}.ffn_up_exps": stack(f"{mixer}experts.{{e}}.up_proj"),
+            "blk.{i}.ffn_down_exps": stack(f"{mixer}experts.{{e}}.down_proj"),
             "blk.{i}.ffn_up_shexp": f"{mixer}shared_experts.up_proj",
             "blk.{i}.ffn_down_shexp": f"{mixer}shared_experts.down_proj",
             "blk.{i}.ffn_latent_down": f"{mixer}fc1_latent_proj",

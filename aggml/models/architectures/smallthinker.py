@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_of
@@ -73,7 +73,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **{x: y for x, y in DECODER.items() if x[8:] not in ("ffn_gate", "ffn_up", "ffn_down")},
         "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.primary_router",
-        **{f"blk.{{i}}.ffn_{x}_exps": stacked(_EXPERT + x) for x in ("gate", "up", "down")},
+        **{f"blk.{{i}}.ffn_{x}_exps": stack(_EXPERT + x) for x in ("gate", "up", "down")},
     },
     {
         **DECODER_KEYS,
