@@ -20,12 +20,12 @@ import click
 from aggml.cli.lines import Lines
 from aggml.cli.shared import (
     adapter_options,
-    awaited,
     draft_option,
+    load_model,
     model_options,
-    opened,
     picture_options,
     read_images,
+    run_on_loop,
     tell,
 )
 from aggml.cli.text import sampling_options
@@ -65,7 +65,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
     help="Print a line with a JSON object for each event: ready, token, answer, cleared, error.",
 )  # fmt: skip
 @sampling_options(max_tokens=128, temperature=0.8)
-@awaited
+@run_on_loop
 async def chat(
     model: Path,
     device: tuple[str, ...],
@@ -92,7 +92,7 @@ async def chat(
     pictures = [{"type": "image", "image": x} for x in await read_images(mmproj, images)]
     begin: list[dict[str, Any]] = []
     begin += [] if system is None else [{"role": "system", "content": system}]
-    async with opened(
+    async with load_model(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
         draft=draft, mmproj=mmproj,
     ) as loaded:  # fmt: skip

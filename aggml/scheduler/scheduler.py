@@ -154,7 +154,7 @@ class Scheduler:
         Raises:
             InvalidArgument: the backend is not one of this scheduler.
         """
-        have = self._planner.memory.shared_by(self.buffer_type(backend))
+        have = self._planner.memory.buffers_of(self.buffer_type(backend))
         return have[0] if have else None
 
     # -- pins
@@ -490,7 +490,7 @@ class Scheduler:
             last = self._runner.mark_all()
             self.close()
             with anyio.CancelScope(shield=True):
-                await last.settled()
+                await last.wait_until_done()
         await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
@@ -498,7 +498,7 @@ class Scheduler:
 
     async def __aexit__(self, raised: object, *_: object) -> None:
         if raised is not None:
-            for future in self._admission.unfinished():
+            for future in self._admission.unfinished_futures():
                 future.abort()
         await self.aclose()
 
@@ -511,4 +511,4 @@ class Scheduler:
     def __repr__(self) -> str:
         self._runner.busy()
         names = ", ".join(b.name for b in self._given.backends)
-        return f"<Scheduler {names}: {len(self._admission.unfinished())} in flight>"
+        return f"<Scheduler {names}: {len(self._admission.unfinished_futures())} in flight>"

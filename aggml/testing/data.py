@@ -14,7 +14,7 @@ import pytest
 
 import aggml
 from aggml import ops
-from aggml.testing.fixtures import Array, DeviceFixtures, holding, placed, ramp
+from aggml.testing.fixtures import Array, DeviceFixtures, holding, place, ramp
 
 __all__ = ["DataTests"]
 
@@ -53,7 +53,7 @@ class DataTests(DeviceFixtures):
     async def test_what_is_set_is_got(
         self, be: aggml.Backend, rng: np.random.Generator, ne: tuple[int, ...], dtype: str
     ) -> None:
-        t = placed(be, ne, dtype)
+        t = place(be, ne, dtype)
         x = rng.integers(-100, 100, t.shape).astype(NUMPY[dtype])
         await be.set(t, x)
         got = await be.get(t)
@@ -67,7 +67,7 @@ class DataTests(DeviceFixtures):
     ) -> None:
         x = rng.standard_normal((3, 64)).astype(np.float32)
         blocks = aggml.quantize(x, dtype)
-        t = placed(be, (64, 3), dtype)
+        t = place(be, (64, 3), dtype)
         await be.set(t, blocks)
         got = await be.get(t)
         assert got.dtype == np.uint8
@@ -137,13 +137,13 @@ class DataTests(DeviceFixtures):
         ids=["memoryview", "array", "dlpack"],
     )
     async def test_other_arrays(self, be: aggml.Backend, wrap: Any) -> None:
-        t = placed(be)
+        t = place(be)
         await be.set(t, wrap(ramp()))
         assert np.array_equal(await be.get(t), ramp())
 
     async def test_a_large_transfer(self, be: aggml.Backend, rng: np.random.Generator) -> None:
         n = 1 << 21
-        t = placed(be, (n,))
+        t = place(be, (n,))
         x = rng.random(n, np.float32)
         await be.set(t, x)
         out = np.empty(n, np.float32)

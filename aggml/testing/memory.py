@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, N, holding, placed, ramp
+from aggml.testing.fixtures import DeviceFixtures, N, holding, place, ramp
 
 __all__ = ["MemoryTests"]
 
@@ -121,7 +121,7 @@ class MemoryTests(DeviceFixtures):
     async def test_a_tensor_keeps_its_buffer(self, be: aggml.Backend) -> None:
         tensor = holding(be, ramp())
         gc.collect()
-        fill = [placed(be, (N,)) for _ in range(4)]  # these would reuse freed memory
+        fill = [place(be, (N,)) for _ in range(4)]  # these would reuse freed memory
         for other in fill:
             be.memset(other, 0xFF)
         assert np.array_equal(await be.get(tensor), ramp())

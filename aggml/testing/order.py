@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, N, holding, placed, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, N, holding, place, ramp, sum_on
 
 __all__ = ["OrderTests"]
 
@@ -20,7 +20,7 @@ class OrderTests(DeviceFixtures):
     """The rules of docs/async.md, sections "Operations and futures" and "Order"."""
 
     async def test_operations_run_in_the_order_submitted(self, be: aggml.Backend) -> None:
-        a, b = placed(be, name="a"), placed(be, name="b")
+        a, b = place(be, name="a"), place(be, name="b")
         with be.stream.hold():
             got = []
             for k in range(20):
@@ -126,7 +126,7 @@ class OrderTests(DeviceFixtures):
     async def test_many_streams_that_wait_for_each_other(self, device: aggml.Device) -> None:
         """Streams wait for each other in a long chain: a wait must not occupy a thread."""
         backends = [device.backend() for _ in range(8)]
-        tensor = placed(backends[0])
+        tensor = place(backends[0])
         event = device.event()
         with backends[0].stream.hold():
             for k in range(40):
@@ -171,7 +171,7 @@ class OrderTests(DeviceFixtures):
 
     async def test_back_pressure(self, device: aggml.Device) -> None:
         async with device.backend(max_queued=2) as be:
-            tensor = placed(be)
+            tensor = place(be)
             with be.stream.hold():
                 for _ in range(2):
                     await be.ready()
@@ -184,7 +184,7 @@ class OrderTests(DeviceFixtures):
             await be.set(tensor, ramp())
 
     async def test_synchronize_stands_for_all(self, be: aggml.Backend) -> None:
-        tensor = placed(be, (N,))
+        tensor = place(be, (N,))
         futures = [be.set(tensor, ramp(start=k), copy=True) for k in range(10)]
         await be.synchronize()
         assert all(f.done() for f in futures)

@@ -36,7 +36,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 
 
-def _shared_inner(config: Config) -> int:
+def _shared_inner_size(config: Config) -> int:
     """Elements between the matrices of the shared net; 0: there is none."""
     shared = int(config.get("moe_num_shared_experts", default=0))
     return shared * int(config.need("moe_intermediate_size"))
@@ -74,7 +74,7 @@ CHECKPOINT: Final = Checkpoint(
         "expert_count": "moe_num_experts",
         "expert_used_count": "moe_k",
         "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_feed_forward_length": _shared_inner,
+        "expert_shared_feed_forward_length": _shared_inner_size,
         "leading_dense_block_count": "moe_layer_start_index",
         "interleave_moe_layer_step": _step,
     },

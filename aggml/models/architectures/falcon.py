@@ -10,7 +10,7 @@ from aggml.models.blocks import FeedForward, NormedInput
 from aggml.models.checkpoints.keys import CENTRED_KEYS, number
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of
+from aggml.models.reading import attention_of, layer_norm_description_of, layers_of, rope_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox", factors=None), FeedForward("gelu_erf", gated=False)
     mixers = (attention_of(hp, rope, i, joined=True) for i in range(layers_of(hp)))
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(

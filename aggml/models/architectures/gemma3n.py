@@ -29,7 +29,7 @@ from aggml.models.checkpoints.keys import (
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, windowed
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, sliding_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
         ModelError: a layer shall use the keys of one of its kind, and there is none.
     """
     layers, rope = layers_of(hp), rope_of(hp, "neox", factors=None)
-    local = windowed(hp, layers, 5)
+    local = sliding_layers(hp, layers, 5)
     window = hp.integer("attention.sliding_window", least=1)
     base = hp.number("rope.freq_base_swa", 10000.0, above=0.0)
     shared = max(layers - KEYED, 0)

@@ -23,9 +23,9 @@ from aggml.models.reading import (
     experts_of,
     head_length,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(
         hp,
         [
-            normed_after(mixer, net, before_feed_forward=before, ending=LayerEnd(i * entire, size))
+            post_norm_layer(
+                mixer, net, before_feed_forward=before, ending=LayerEnd(i * entire, size)
+            )
             for i, mixer in enumerate(mixers)
         ],
         embedding_scale=math.sqrt(hp.integer("embedding_length", least=1)),
@@ -76,7 +78,7 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
             f"the file has no {hp.architecture}.attention.sliding_window_pattern, which this "
             "architecture needs: convert the model again"
         )
-    local = windowed(hp, layers, 6)
+    local = sliding_layers(hp, layers, 6)
     window = hp.integer("attention.sliding_window", least=1)
     near = hp.integer("attention.key_length_swa", head, least=1)
     rope = rope_of(hp, "neox")

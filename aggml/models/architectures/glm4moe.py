@@ -22,7 +22,7 @@ from aggml.models.reading import (
     nets_of,
     predicting,
     rope_of,
-    routed_of,
+    routed_experts_of,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "neox")
     shared = FeedForward(suffix="_shexp") if hp.integer("expert_shared_count") else None
-    experts = routed_of(hp, "sigmoid", shared=shared)
+    experts = routed_experts_of(hp, "sigmoid", shared=shared)
     mixers = [attention_of(hp, rope, i, norm="head of some files") for i in range(layers_of(hp))]
     layers = [
         Layer(mixer, net, before_feed_forward="post_attention_norm")

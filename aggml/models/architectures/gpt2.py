@@ -10,7 +10,7 @@ from aggml.models.checkpoints.recipes import Checkpoint, transpose
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
-    centred_of,
+    layer_norm_description_of,
     layers_of,
 )
 
@@ -23,7 +23,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     net, layers = FeedForward("gelu", gated=False), range(layers_of(hp))
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [Layer(attention_of(hp, None, i, joined=True), net) for i in layers],
         position_table=True,

@@ -14,7 +14,7 @@ from aggml.models.reading import (
     experts_of,
     layers_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def describe(hp: Hyperparameters) -> Description:
     net = experts_of(hp, activation="swiglu_oai", weights="chosen")
     mixers = (
         attention_of(hp, rope, i, sinks=True, window=window if near else None)
-        for i, near in enumerate(windowed(hp, layers, 2))
+        for i, near in enumerate(sliding_layers(hp, layers, 2))
     )
     return description_of(
         hp, [Layer(mixer, net, before_feed_forward="post_attention_norm") for mixer in mixers]

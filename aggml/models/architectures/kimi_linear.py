@@ -14,7 +14,7 @@ from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, decay_rates, nu
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import description_of, layers_of, nets_of, routed_of
+from aggml.models.reading import description_of, layers_of, nets_of, routed_experts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def describe(hp: Hyperparameters) -> Description:
         heads, hp.integer("kda.head_dim", least=1), hp.integer("ssm.conv_kernel", least=2)
     )
     shared = FeedForward(suffix="_shexp")
-    nets = nets_of(hp, routed_of(hp, "sigmoid", sum_to_one=True, shared=shared))
+    nets = nets_of(hp, routed_experts_of(hp, "sigmoid", sum_to_one=True, shared=shared))
     # a layer with no heads of keys has a state
     mixers: list[Mixer] = [
         latent if n else delta for n in hp.each_layer("attention.head_count_kv", layers)

@@ -14,7 +14,7 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    routed_of,
+    routed_experts_of,
     window_of,
 )
 
@@ -35,7 +35,7 @@ def describe(hp: Hyperparameters) -> Description:
     heads = hp.each_layer("attention.head_count_kv", layers)
     nets: list[Block] = [FeedForward()] * layers
     if hp.architecture == "lfm2moe":
-        nets = nets_of(hp, routed_of(hp, sum_to_one=True))
+        nets = nets_of(hp, routed_experts_of(hp, sum_to_one=True))
     window = window_of(hp)
     mixers = (
         attention_of(hp, rope, i, norm="head", window=window) if n else conv

@@ -24,7 +24,7 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def describe(hp: Hyperparameters) -> Description:
     nets = nets_of(hp, experts, step)
     norm = None if experts.count == WITHOUT_NORM else "turned head alone"
     mixers = []
-    for i, chunked in enumerate(windowed(hp, layers, PERIOD)):
+    for i, chunked in enumerate(sliding_layers(hp, layers, PERIOD)):
         turned = (i + 1) % PERIOD != 0
         mixers.append(
             attention_of(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, HEAD_NORMS
 from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_of
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_experts_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -17,7 +17,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    rope, net = rope_of(hp, "neox"), routed_of(hp, sum_to_one=True)
+    rope, net = rope_of(hp, "neox"), routed_experts_of(hp, sum_to_one=True)
     mixers = (attention_of(hp, rope, i, norm="width") for i in range(layers_of(hp)))
     return description_of(hp, [Layer(mixer, net) for mixer in mixers])
 

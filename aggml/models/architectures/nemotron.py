@@ -8,7 +8,7 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, number
 from aggml.models.checkpoints.recipes import Checkpoint, Rule, add_one
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of
+from aggml.models.reading import attention_of, layer_norm_description_of, layers_of, rope_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -20,7 +20,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox", factors=None), FeedForward("relu_sqr", gated=False)
     mixers = (attention_of(hp, rope, i) for i in range(layers_of(hp)))
-    return centred_of(hp, [Layer(mixer, net) for mixer in mixers])
+    return layer_norm_description_of(hp, [Layer(mixer, net) for mixer in mixers])
 
 
 def _norm(to: str, source: str) -> dict[str, Rule]:

@@ -15,7 +15,7 @@ from aggml.models.reading import (
     description_of,
     layers_of,
     mamba2_of,
-    routed_of,
+    routed_experts_of,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def describe(hp: Hyperparameters) -> Description:
     net: Block = FeedForward("relu_sqr", gated=False)
     if hp.integer("expert_count", 0):
         shared = FeedForward("relu_sqr", gated=False, suffix="_shexp")
-        net = routed_of(
+        net = routed_experts_of(
             hp,
             "sigmoid",
             activation="relu_sqr",

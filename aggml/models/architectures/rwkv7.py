@@ -10,7 +10,7 @@ from aggml.models.checkpoints.keys import UNBOUNDED, number
 from aggml.models.checkpoints.recipes import Checkpoint, reshape
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import centred_of, divides, layers_of
+from aggml.models.reading import divides, layer_norm_description_of, layers_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
         raise ModelError(f"rwkv7.token_shift_count is {hp.integer('token_shift_count')}, not 2")
     width, head = hp.integer("embedding_length", least=1), hp.integer("wkv.head_size", least=1)
     divides(hp, "wkv.head_size", head, "embedding_length", width)
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(

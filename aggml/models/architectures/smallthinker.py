@@ -12,7 +12,7 @@ from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_of
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_experts_of
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -26,7 +26,7 @@ PERIOD: Final = 4
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    experts = routed_of(hp, activation="relu", sum_to_one=True)
+    experts = routed_experts_of(hp, activation="relu", sum_to_one=True)
     hp.get("expert_weights_norm")  # other programs do not read it, either
     rope, has_windows = rope_of(hp, "neox", factors=None), hp.integer("attention.sliding_window", 0)
     if not has_windows:

@@ -116,7 +116,7 @@ class Step:
             if self.scales_last is not None and adapters.scales is not None:
                 inputs[self.scales_last] = adapters.scales[batch.last][:, :, None]
         if self.given is not None:
-            given = batch.given(self.given.ne[0])
+            given = batch.given_embeddings(self.given.ne[0])
             inputs[self.given] = given.values
             if self.own is not None:
                 inputs[self.own] = given.own
@@ -163,8 +163,8 @@ class _AdapterInputs(NamedTuple):
         ne = 1, most, tokens
         return cls(numbers, aggml.new_tensor(DType.F32, ne=ne, name=f"{name}_scales").set_input())
 
-    def used(self, leafs: Container[Tensor]) -> _AdapterInputs:
-        """Those that a graph has."""
+    def select(self, leafs: Container[Tensor]) -> _AdapterInputs:
+        """Select those that a graph has."""
         return _AdapterInputs(*(None if x is None or x not in leafs else x for x in self))
 
 
@@ -274,8 +274,8 @@ class Builder:
         results = [y for y in (best, logits, every, hidden) if y is not None]
         graph = Graph(*early, *results, *kept)
         leafs = set(graph.leafs)
-        used = chosen_adapters.used(leafs)
-        used_last = chosen_last.used(leafs) if last is not None else _AdapterInputs()
+        used = chosen_adapters.select(leafs)
+        used_last = chosen_last.select(leafs) if last is not None else _AdapterInputs()
         return Step(
             graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,

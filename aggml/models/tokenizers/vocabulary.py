@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, iterate_ids, shown
+from aggml.models.arguments import flag, integer, iterate_ids, show
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 from aggml.models.tokenizers.quotes import quotes_of
@@ -307,8 +307,7 @@ class Vocabulary(ABC):
         """
         if not isinstance(text, str):
             raise InvalidArgument(
-                f"[Vocabulary.encode] text is {shown(text)}, must be a str: give each text by "
-                "itself"
+                f"[Vocabulary.encode] text is {show(text)}, must be a str: give each text by itself"
             )
         try:
             text.encode()
@@ -328,11 +327,11 @@ class Vocabulary(ABC):
                 found = integer("Vocabulary.decode", "ids", token, -(1 << 63))
             except InvalidArgument:
                 raise InvalidArgument(
-                    f"[Vocabulary.decode] ids: {shown(token)} is no token id"
+                    f"[Vocabulary.decode] ids: {show(token)} is no token id"
                 ) from None
         if not 0 <= found < len(self.pieces):
             raise InvalidArgument(
-                f"[Vocabulary.decode] ids: there is no token {shown(found)}, the vocabulary has 0 "
+                f"[Vocabulary.decode] ids: there is no token {show(found)}, the vocabulary has 0 "
                 f"to {len(self.pieces) - 1}"
             )
         return found

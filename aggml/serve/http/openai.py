@@ -174,20 +174,20 @@ class _OpenAI(Writer):
                 "index": index,
                 **self._content(choice),
                 "finish_reason": choice.reason,
-                "logprobs": self._told(choice, choice.told),
+                "logprobs": self._logprobs_of(choice, choice.told),
             }
             if self._given.return_token_ids:
                 one["token_ids"] = choice.ids
                 if not self.chat:
                     one["prompt_token_ids"] = choice.prompt_ids()
             if self._given.prompt_logprobs is not None and not self.chat:
-                one["prompt_logprobs"] = self._prompt_told(choice.group)
+                one["prompt_logprobs"] = self._prompt_logprobs(choice.group)
             found.append(one)
         answer = {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
         if self._given.return_token_ids and self.chat:
             answer["prompt_token_ids"] = self.choices[0].prompt_ids()
         if self._given.prompt_logprobs is not None and self.chat:
-            answer["prompt_logprobs"] = self._prompt_told(0)
+            answer["prompt_logprobs"] = self._prompt_logprobs(0)
         if self._given.timings_per_token:
             answer["timings"] = sum_of_timings(self.choices)
         return answer | self._verbose()
@@ -196,7 +196,7 @@ class _OpenAI(Writer):
         """The choices of which the client is told."""
         return self.choices
 
-    def _prompt_told(self, group: int) -> list[dict[str, Any] | None] | None:
+    def _prompt_logprobs(self, group: int) -> list[dict[str, Any] | None] | None:
         """How probable the tokens of a prompt were, as vLLM tells it."""
         first = next(x for x in self.choices if x.group == group)
         told = None if first.tokens is None else first.tokens.prompt_logprobs
@@ -242,7 +242,7 @@ class _OpenAI(Writer):
     ) -> bytes:
         one: dict[str, Any] = {
             "index": choice.index, **content, "finish_reason": reason,
-            "logprobs": self._told(choice, told) if told else None,
+            "logprobs": self._logprobs_of(choice, told) if told else None,
         }  # fmt: skip
         chunk = self._chunk([one]) | (more or {})
         if ids is not None and self._given.return_token_ids:
@@ -271,7 +271,7 @@ class _OpenAI(Writer):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         raise NotImplementedError
 
 
@@ -322,7 +322,7 @@ class _Completions(_OpenAI):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"text": ""}
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         by_id = self._given.return_tokens_as_token_ids
         return text_logprobs(told, by_id=by_id) if choice.tells else None
 
@@ -381,7 +381,7 @@ class _Chats(_OpenAI):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"delta": delta}
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         by_id = self._given.return_tokens_as_token_ids
         return chat_logprobs(told, by_id=by_id) if choice.tells else None
 

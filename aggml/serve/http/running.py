@@ -243,7 +243,7 @@ def run(options: Options, where: Address) -> int:
     app = application(options)
 
     async def main() -> int:
-        async with app.state.service.opened():
+        async with app.state.service.open():
             on = run_uvicorn if where.loop == "asyncio" else run_hypercorn
             return await on(app, where)
 

@@ -220,7 +220,7 @@ class Service:
         self.metrics.show_ignored(self.ignored)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Service]:
+    async def open(self) -> AsyncIterator[Service]:
         """Load the models. At the end of the block requests under way have some time to end."""
         o = self.options
         async with AsyncExitStack() as stack:
@@ -269,7 +269,7 @@ class Service:
         progress = self.options.progress
         path = entry.path
 
-        def loaded(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if progress is not None:
                 progress(path, done, total)
 
@@ -278,7 +278,7 @@ class Service:
                 path,
                 on,
                 self.options.limits,
-                None if progress is None else loaded,
+                None if progress is None else report,
                 **_adapters(entry),
             )
         )
