@@ -37,8 +37,8 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "normal")
-    of_experts = hp.integer("expert_count", 0) > 0
-    net = experts_of(hp, sum_to_one=True) if of_experts else FeedForward()
+    has_experts = hp.integer("expert_count", 0) > 0
+    net = experts_of(hp, sum_to_one=True) if has_experts else FeedForward()
     layers = range(layers_of(hp))
     window = window_of(hp)
     mixers = (attention_of(hp, rope, i, window=window) for i in layers)
@@ -46,7 +46,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _window(config: Config) -> int | None:
-    """The window, which models of transformers' class Llama do not have."""
+    """The sliding window; models of transformers' class Llama have none."""
     if config.model_type not in ("mistral", "mixtral"):
         return None
     return window_of_folder(default=4096 if config.model_type == "mistral" else None)(config)

@@ -159,14 +159,18 @@ async def encode_messages(
             end = "Z" + secrets.token_hex(8) + "Z"
             known = [*known[:-1], known[-1] | {"content": known[-1]["content"] + end}]
         try:
-            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
+            text = template.render(
+                template.adapt_contents(known), add_generation_prompt=opens, **more
+            )
         except ModelError:  # some templates take no message of the system
             if not given or knows_tools(source) or len(known) < 2 or known[0]["role"] != "system":
                 raise
             first, second, *rest = known
             joined = f"{first['content']}\n\n{second['content']}"
             known = [second | {"content": joined}, *rest]
-            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
+            text = template.render(
+                template.adapt_contents(known), add_generation_prompt=opens, **more
+            )
         if continue_final:
             at = text.rfind(end)
             if at < 0:

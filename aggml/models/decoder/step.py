@@ -224,7 +224,7 @@ class Builder:
             chosen_last = _AdapterInputs.of(shape, shape.ends, "adapters_last")
         adapting, adapting_last = self._choose_adapters(shape, chosen_adapters, chosen_last)
         directions = {} if self._adapters is None else self._adapters.directions
-        own, given = (None, carried) if carried is not None else self._given_embeddings(shape)
+        own, given = (None, carried) if carried is not None else self._embedding_inputs(shape)
         x = self._embed(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
@@ -329,7 +329,7 @@ class Builder:
             return None, None
         return adapters.at(*chosen), adapters.at(*last)
 
-    def _given_embeddings(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
+    def _embedding_inputs(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
         """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""
         if not (shape.given and self._model.embeds):
             return None, None

@@ -25,15 +25,15 @@ from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
     check_ending,
-    cut_of,
+    decode_prompt,
     effort_of,
     encode,
     encode_prompt,
     encode_texts,
     messages_of,
-    prompt_of,
-    prompts,
     sampling_options,
+    split_prompts,
+    tokens_to_keep,
     tools_of,
 )
 from aggml.serve.http.resuming import SoFar, so_far_of
@@ -496,15 +496,15 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     limit = limit_of(given.max_tokens, model)
     check_least(given, limit)
     _check_stream(given)
-    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    cut = tokens_to_keep(given.truncate_prompt, model.ctx, limit)
     special = given.add_special_tokens
     ids = []
     if bytes(given.prompt) == b"null":
         ids.append(begin_text(model))
     else:
         most = exchange.service.options.max_inputs
-        for i, raw in enumerate(prompts(given.prompt, "prompt", most)):
-            prompt = prompt_of(raw, i, model.ctx if cut is None else 1 << 31, "prompt")
+        for i, raw in enumerate(split_prompts(given.prompt, "prompt", most)):
+            prompt = decode_prompt(raw, i, model.ctx if cut is None else 1 << 31, "prompt")
             if given.suffix:
                 prompt = await _gap(model, prompt, given.suffix)
             ids.append(await encode_prompt(model, prompt, "prompt", special=special, cut=cut))
@@ -681,7 +681,7 @@ async def chat(exchange: Exchange) -> Response:
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
     _check_stream(given)
     options |= chat_arguments(given)
-    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    cut = tokens_to_keep(given.truncate_prompt, model.ctx, limit)
     if cut is not None:
         options["truncate_prompt"] = cut
     messages = messages_of(given.messages, sees=model.sees)
