@@ -137,7 +137,7 @@ async def _answer(
     pieces: list[str] = []
     first, begin = 0.0, time.perf_counter()
     stream = model.chat_stream(messages, **sampling)
-    with anyio.CancelScope() as scope, interrupts.cancelling(scope):
+    with anyio.CancelScope() as scope, interrupts.cancel_on_interrupt(scope):
         async with contextlib.aclosing(stream):
             async for delta in stream:
                 first = first or time.perf_counter()
@@ -329,7 +329,7 @@ class _Interrupts:
             self._partner.explain_interrupt()
 
     @contextlib.contextmanager
-    def cancelling(self, scope: anyio.CancelScope) -> Generator[None]:
+    def cancel_on_interrupt(self, scope: anyio.CancelScope) -> Generator[None]:
         """A block during which Ctrl-C cancels a scope of this task."""
         post = post_here()
         self._cancel = lambda: post(scope.cancel)

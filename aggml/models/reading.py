@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_EPS",
     "POOLINGS",
+    "add_prediction_head",
     "attention_of",
     "deepstack_of",
     "description_of",
@@ -44,7 +45,6 @@ __all__ = [
     "nets_of",
     "pooling_of",
     "post_norm_layer",
-    "predicting",
     "rms_encoder_of",
     "rope_of",
     "routed_experts_of",
@@ -287,8 +287,8 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     return Description(**read | changes)
 
 
-def predicting(hp: Hyperparameters, model: Description, layer: Layer) -> Description:
-    """The model with its head that predicts a further token (MTP), if the file says it has one.
+def add_prediction_head(hp: Hyperparameters, model: Description, layer: Layer) -> Description:
+    """Add the head that predicts a further token (MTP) to a model, if the file says it has one.
 
     Args:
         hp: of the file.

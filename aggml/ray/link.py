@@ -102,7 +102,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, kind: MessageKind, value: object, arrays: Sequence[Any] = ()) -> None:
-        """Send a message; messages stay in order. `flowing` waits until there is room for more."""
+        """Send a message; messages stay in order. `drain` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
             pieces = pack_message(kind, value, arrays)
             if _PAUSES:
@@ -111,7 +111,7 @@ class Link(asyncio.BufferedProtocol):
                 for piece in pieces:
                     self._transport.write(piece)
 
-    async def flowing(self) -> None:
+    async def drain(self) -> None:
         """Wait until most of the sent bytes have left the buffer."""
         await self._flowing.wait()
 

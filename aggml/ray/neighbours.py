@@ -170,7 +170,7 @@ class Neighbours:
         after = self._links.get(Role.AFTER)
         if after is None:
             return
-        await after.flowing()
+        await after.drain()
         went = time.perf_counter()  # before sending, because the other side may get it at once
         after.send(kind, value, arrays)
         self._tell(number, came, went)

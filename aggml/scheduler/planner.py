@@ -297,7 +297,7 @@ class Planner:
     # -- programs
 
     @staticmethod
-    def floating(graph: Graph) -> tuple[Tensor, ...]:
+    def floating_leafs(graph: Graph) -> tuple[Tensor, ...]:
         """The leafs that a run is likely to bring: all that have no memory."""
         return tuple(
             [

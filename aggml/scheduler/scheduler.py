@@ -213,7 +213,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.split_graph")
-        self._planner.finish(self._planner.program(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.program(graph, self._planner.floating_leafs(graph)))
 
     def plan(self, graph: Graph) -> SchedulePlan:
         """Which backend would run which node, and why; to be printed, or drawn with ``dot()``.
@@ -223,7 +223,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.plan")
         planner = self._planner
-        known = planner.finish(planner.program(graph, planner.floating(graph), own=True))
+        known = planner.finish(planner.program(graph, planner.floating_leafs(graph), own=True))
         return SchedulePlan(known.program)
 
     def reserve_size(self, graph: Graph) -> tuple[int, ...]:
@@ -233,7 +233,9 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.reserve_size")
         planner = self._planner
-        return measure(planner.finish(planner.build_split_graph(graph, planner.floating(graph))))
+        return measure(
+            planner.finish(planner.build_split_graph(graph, planner.floating_leafs(graph)))
+        )
 
     def reserve(self, graph: Graph) -> None:
         """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
@@ -243,7 +245,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.reserve")
-        self._planner.finish(self._planner.all(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.all(graph, self._planner.floating_leafs(graph)))
 
     init_measure = reserve
 
@@ -274,7 +276,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.prepare")
         planner = self._planner
-        await give_way(planner.guard(planner.all(graph, planner.floating(graph))))
+        await give_way(planner.guard(planner.all(graph, planner.floating_leafs(graph))))
 
     # -- running
 

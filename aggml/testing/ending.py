@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, holding, place, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, place, place_array, ramp, sum_on
 
 __all__ = ["EndingTests"]
 
@@ -64,7 +64,7 @@ class EndingTests(DeviceFixtures):
         assert np.array_equal(await run, 2 * ramp())
 
     async def test_a_cancelled_get_is_only_abandoned(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         with be.stream.hold():
             got = be.get(tensor)
             with anyio.move_on_after(0) as scope:
@@ -166,5 +166,5 @@ class EndingTests(DeviceFixtures):
     async def test_many_open_and_close(self, device: aggml.Device) -> None:
         for k in range(20):
             async with device.backend() as be:
-                tensor = holding(be, ramp(start=k))
+                tensor = place_array(be, ramp(start=k))
                 assert np.array_equal(await be.get(tensor), ramp(start=k))

@@ -23,9 +23,9 @@ __all__ = [
     "DeviceFixtures",
     "N",
     "Sum",
-    "holding",
     "needs",
     "place",
+    "place_array",
     "ramp",
     "sum_graph",
     "sum_on",
@@ -90,7 +90,7 @@ def place(
     return tensor
 
 
-def holding(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
+def place_array(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
     """A new f32 tensor in memory of ``be`` that holds ``value``."""
     tensor = place(be, value.shape[::-1], name=name)
     assert be.set(tensor, value, copy=True).wait(10)

@@ -121,7 +121,7 @@ def test_messages_come_in_order_and_a_slow_reader_holds_the_sender_back() -> Non
         sent = 0
         for i in range(64):  # 4 MB each
             try:
-                await asyncio.wait_for(one.flowing(), 0.2)
+                await asyncio.wait_for(one.drain(), 0.2)
             except TimeoutError:
                 break
             one.send(MessageKind.STEP, i, [big])

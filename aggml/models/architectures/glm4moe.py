@@ -16,11 +16,11 @@ from aggml.models.checkpoints.keys import (
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
+    add_prediction_head,
     attention_of,
     description_of,
     layers_of,
     nets_of,
-    predicting,
     rope_of,
     routed_experts_of,
 )
@@ -42,7 +42,7 @@ def describe(hp: Hyperparameters) -> Description:
         for mixer, net in zip(mixers, nets_of(hp, experts), strict=True)
     ]
     head = Layer(mixers[-1], experts, before_feed_forward="post_attention_norm")
-    return predicting(hp, description_of(hp, layers), head)
+    return add_prediction_head(hp, description_of(hp, layers), head)
 
 
 CHECKPOINT: Final = Checkpoint(

@@ -22,12 +22,12 @@ from aggml.models.checkpoints.recipes import Checkpoint, Recipe, add_one, flatte
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
+    add_prediction_head,
     attention_of,
     description_of,
     divides,
     experts_of,
     layers_of,
-    predicting,
     rope_of,
 )
 
@@ -90,7 +90,7 @@ def of_delta_nets(hp: Hyperparameters, net: Block, *, tiled: bool = False) -> De
     )
     last = max((i for i, x in enumerate(recurrent) if not x), default=0)
     head = Layer(attention[last], net, before_feed_forward="post_attention_norm")
-    return predicting(hp, model, head)
+    return add_prediction_head(hp, model, head)
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:

@@ -122,14 +122,14 @@ class TokenTexts:
         self._joined = b"\xff".join(texts)
         self._begins = np.cumsum([0, *(len(x) + 1 for x in texts[:-1])])
 
-    def beginning(self, text: bytes) -> list[int]:
-        """The tokens that begin with a text."""
+    def find_beginning(self, text: bytes) -> list[int]:
+        """Find the tokens that begin with a text."""
         first = bisect_left(self._sorted, text)
         end = bisect_left(self._sorted, text + b"\xff", first)
         return self._order[first:end]
 
-    def containing(self, text: bytes) -> set[int]:
-        """The tokens in which a text occurs."""
+    def find_containing(self, text: bytes) -> set[int]:
+        """Find the tokens in which a text occurs."""
         found, at = set(), self._joined.find(text)
         while at >= 0:
             found.add(int(np.searchsorted(self._begins, at, "right")) - 1)
@@ -159,7 +159,7 @@ class NamedTokens:
             flags[list(allowed)] = True
         self._words = [x.encode() for x in bad_words]
         for word in self._words:
-            flags[list(texts.containing(word))] = False
+            flags[list(texts.find_containing(word))] = False
         self._bits = np.packbits(flags, bitorder="little")
         self._texts = texts
         self._bytes_of = bytes_of
@@ -178,7 +178,7 @@ class NamedTokens:
             for n in range(1, min(len(word), len(self._tail) + 1))
             if self._tail.endswith(word[:n])
         }  # fmt: skip
-        without = [x for rest in rests for x in self._texts.beginning(rest)]
+        without = [x for rest in rests for x in self._texts.find_beginning(rest)]
         return (Mask() if mask is None else mask).narrow(self._bits, without)
 
 

@@ -198,7 +198,7 @@ class DraftModel(StepDrafter):
                 self._go_back(request, self._of(request))
         lacking = {x: x.tokens[self._of(x).n : -1] for x in requests}
         if any(lacking.values()):
-            parts.append(self._catching_up(requests, lacking, first, slots))
+            parts.append(self._catch_up_step(requests, lacking, first, slots))
         groups = [
             steps.next_tokens(requests, first, slots, self._rows, 0, ahead) for ahead in range(n)
         ]
@@ -206,7 +206,7 @@ class DraftModel(StepDrafter):
             groups = [replace(group, place=ahead) for ahead, group in enumerate(groups)]
         return parts + self._steps.chain(requests, groups, slots, first)
 
-    def _catching_up(
+    def _catch_up_step(
         self,
         requests: list[TextRequest],
         lacking: Mapping[TextRequest, list[int]],

@@ -247,7 +247,7 @@ class PagedDecoder(Decoder):
             states = states and self._reached is not None
             if states:
                 assert self._reached is not None
-                waits += self._reached.standing(slot, first + n)
+                waits += self._reached.writes_before(slot, first + n)
             rows, kept = blank(self.form, n if into is None else 0, states=states)
             into = rows if into is None else into
             copies: list[Future[Any]] = []

@@ -90,7 +90,7 @@ class Reached:
                 f"begin at {first}"
             )
 
-    def standing(self, slot: int, at: int) -> list[Future[Any]]:
+    def writes_before(self, slot: int, at: int) -> list[Future[Any]]:
         """What has to succeed so that a sequence's state has processed ``at`` positions.
 
         Never waits: steps that are under way are among the result.
@@ -107,7 +107,7 @@ class Reached:
         return list(self._under_way[slot])
 
     def may_stand(self, slot: int, at: int) -> bool:
-        """Whether `standing` would not raise."""
+        """Whether `writes_before` would not raise."""
         self._settle(slot)
         return self._at[slot] == at
 
