@@ -71,7 +71,7 @@ async def _waiters(n: int, *, give_up: bool) -> float:
     futures = [stream.mark() for _ in range(n)]
     async with anyio.create_task_group() as tasks:
         for future in futures:
-            tasks.start_soon(future.settled)
+            tasks.start_soon(future.wait_until_done)
         await anyio.wait_all_tasks_blocked()
         start = time.perf_counter()
         if give_up:
@@ -94,7 +94,7 @@ async def _streams(n: int) -> float:
             held.enter_context(stream.hold())
         async with anyio.create_task_group() as tasks:
             for stream in streams:
-                tasks.start_soon(stream.mark().settled)
+                tasks.start_soon(stream.mark().wait_until_done)
             await anyio.wait_all_tasks_blocked()
             for _ in range(20):
                 done = anyio.Event()
@@ -120,7 +120,7 @@ async def _waits(n: int) -> float:
         start = time.perf_counter()
         futures = [stream.wait(mark) for stream in streams]
     for future in futures:
-        await future.settled()
+        await future.wait_until_done()
     return (time.perf_counter() - start) / n
 
 
@@ -133,7 +133,7 @@ async def _joined(n: int) -> float:
         for stream in streams:
             first.let_wait(stream)
     for stream in streams:
-        await stream.mark().settled()
+        await stream.mark().wait_until_done()
     return (time.perf_counter() - start) / n
 
 
@@ -145,7 +145,7 @@ async def _delays(n: int) -> float:
     for future in futures:
         future.abort()
     for future in futures:
-        await future.settled()
+        await future.wait_until_done()
     return (time.perf_counter() - start) / n
 
 
@@ -158,7 +158,7 @@ async def _ended(n: int) -> float:
         last = [[stream.delay(1e-6) for _ in range(20)][-1] for stream in streams]
         start = time.perf_counter()
     for future in last:
-        await future.settled()
+        await future.wait_until_done()
     return (time.perf_counter() - start) / n / 20
 
 
@@ -202,7 +202,7 @@ async def _calls(n: int) -> float:
     with stream.hold():
         last = [stream.call(int) for _ in range(n)][-1]
         start = time.perf_counter()
-    await last.settled()
+    await last.wait_until_done()
     seconds = (time.perf_counter() - start) / n
     stream.close()
     return seconds

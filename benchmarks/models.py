@@ -43,7 +43,7 @@ async def best_tokens(decoder: Decoder, ids: list[int], first: int, n: int) -> l
     queued: deque[Future[Any]] = deque()
     for at in range(first, first + n):
         positions = np.full_like(rows, at)
-        batch = Batch((Group(given, positions, rows + positions, 0, decoder.seen(at)),))
+        batch = Batch((Group(given, positions, rows + positions, 0, decoder.rows_to_read(at)),))
         step = await decoder.prepare_step(batch.shape(CHAINED))
         inputs = decoder.inputs_of(step, batch, None, chained=at > first)
         queued.append(decoder.run_step(step, inputs, batch, chained=at > first))

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from aggml.models import load, ranked
+from aggml.models import load, rank
 from aggml.pipeline import Stage, Urgent, run
 
 PIECE, NEAR, USED = 600, 12, 3  # characters; pieces that are found, and that the answer uses
@@ -58,7 +58,7 @@ def application(folder: str, embedder: str, model: str, reranker: str | None = N
         question, near = found
         if state["reranker"] is not None:
             scores = await state["reranker"].rerank(question, [x[1] for x in near])
-            near = [near[x.index] for x in ranked(scores)]
+            near = [near[x.index] for x in rank(scores)]
         return question, near[:USED]
 
     async def answer(found: Found) -> dict[str, Any]:

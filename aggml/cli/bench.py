@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 import aggml
-from aggml.cli.shared import UserPath, awaited, bar, device_options, opened, show
+from aggml.cli.shared import UserPath, bar, device_options, load_model, run_on_loop, show
 from aggml.devices.cpu import CPUBackend, Roofline
 from aggml.models import Hyperparameters, TextModel, open_model
 
@@ -90,7 +90,7 @@ def _unit(tensor: Tensor) -> str:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
               help="How often the model is timed; the median is printed.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
-@awaited
+@run_on_loop
 async def bench(
     model: Path | None,
     device: tuple[str, ...],
@@ -116,7 +116,7 @@ async def bench(
         file = await open_model(model)
         work = work_of(file.tensors, file.metadata)
         file.close()
-        async with opened(model, device, threads, ctx, cache) as loaded:
+        async with load_model(model, device, threads, ctx, cache) as loaded:
             on = [name for name in device if name != "CPU"]
             found["model"] = {"file": str(model), "architecture": loaded.architecture}
             found["model"] |= await _model(loaded, tokens, rounds)

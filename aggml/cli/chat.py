@@ -20,12 +20,12 @@ import click
 from aggml.cli.lines import Lines
 from aggml.cli.shared import (
     adapter_options,
-    awaited,
     draft_option,
+    load_model,
     model_options,
-    opened,
     picture_options,
     read_images,
+    run_on_loop,
     tell,
 )
 from aggml.cli.text import sampling_options
@@ -65,7 +65,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
     help="Print a line with a JSON object for each event: ready, token, answer, cleared, error.",
 )  # fmt: skip
 @sampling_options(max_tokens=128, temperature=0.8)
-@awaited
+@run_on_loop
 async def chat(
     model: Path,
     device: tuple[str, ...],
@@ -92,7 +92,7 @@ async def chat(
     pictures = [{"type": "image", "image": x} for x in await read_images(mmproj, images)]
     begin: list[dict[str, Any]] = []
     begin += [] if system is None else [{"role": "system", "content": system}]
-    async with opened(
+    async with load_model(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
         draft=draft, mmproj=mmproj,
     ) as loaded:  # fmt: skip
@@ -137,7 +137,7 @@ async def _answer(
     pieces: list[str] = []
     first, begin = 0.0, time.perf_counter()
     stream = model.chat_stream(messages, **sampling)
-    with anyio.CancelScope() as scope, interrupts.cancelling(scope):
+    with anyio.CancelScope() as scope, interrupts.cancel_on_interrupt(scope):
         async with contextlib.aclosing(stream):
             async for delta in stream:
                 first = first or time.perf_counter()
@@ -329,7 +329,7 @@ class _Interrupts:
             self._partner.explain_interrupt()
 
     @contextlib.contextmanager
-    def cancelling(self, scope: anyio.CancelScope) -> Generator[None]:
+    def cancel_on_interrupt(self, scope: anyio.CancelScope) -> Generator[None]:
         """A block during which Ctrl-C cancels a scope of this task."""
         post = post_here()
         self._cancel = lambda: post(scope.cancel)

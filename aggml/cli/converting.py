@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import aggml
-from aggml.cli.shared import UserPath, awaited, bar, scaled_paths, show, type_names
+from aggml.cli.shared import UserPath, bar, run_on_loop, scaled_paths, show, type_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +131,7 @@ TARGET = click.argument("target", type=UserPath(dir_okay=False, path_type=Path),
     help="Element type of the matrices. [default: as in SOURCE]",
 )
 @_options
-@awaited
+@run_on_loop
 async def convert(source: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
     """Write SOURCE, a folder of Hugging Face or a GGUF file, to the GGUF file TARGET.
 
@@ -152,7 +152,7 @@ async def convert(source: Path, target: Path, **options: Any) -> None:  # noqa: 
     help="Element type of the matrices: q8_0, q4_K, f16, ...",
 )  # fmt: skip
 @_options
-@awaited
+@run_on_loop
 async def quantize(source: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
     """Write the GGUF file SOURCE to TARGET with its matrices in another type.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import DEVICE_OPTIONS, UserPath, awaited, bar, show
+from aggml.cli.shared import DEVICE_OPTIONS, UserPath, bar, run_on_loop, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ FILE = UserPath(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 @click.argument("target", type=UserPath(dir_okay=False, path_type=Path))
 @click.option("--output", is_flag=True, help="Measure the matrix of the logits, too.")
 @_options
-@awaited
+@run_on_loop
 async def imatrix(
     model: Path,
     text: Path,
@@ -110,7 +110,7 @@ async def imatrix(
     help="Write the probabilities of all tokens, as llama.cpp does. [default: nothing]",
 )  # fmt: skip
 @_options
-@awaited
+@run_on_loop
 async def evaluate(
     model: Path,
     text: Path | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import CACHES, UserPath, awaited, device_names, draft_option, show
+from aggml.cli.shared import CACHES, UserPath, device_names, draft_option, run_on_loop, show
 
 if TYPE_CHECKING:
     from aggml.models import Fit
@@ -48,7 +48,7 @@ __all__ = ["fit"]
     "--mmproj", type=UserPath(exists=True, dir_okay=False, path_type=Path), metavar="PATH",
     help="GGUF file that makes embeddings of pictures. [default: none]",
 )  # fmt: skip
-@awaited
+@run_on_loop
 async def fit(
     model: Path,
     as_json: bool,

@@ -19,7 +19,7 @@ import numpy as np
 import aggml
 from aggml import DType, GGUFFile
 from aggml.cli.converting import convert, quantize
-from aggml.cli.shared import UserPath, awaited, bar, show
+from aggml.cli.shared import UserPath, bar, run_on_loop, show
 from aggml.gguf import GGUFParts, open_gguf
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def info(file: Path, as_json: bool, tensors: bool) -> None:
 @gguf.command
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
-@awaited
+@run_on_loop
 async def check(file: Path, as_json: bool) -> None:
     """Read all of FILE and look for damage.
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "DEVICE_OPTIONS", "CommandLine", "ScaledPath", "UserPath", "adapter_options",
-    "awaited", "bar", "device_names", "device_options", "draft_option", "model_options",
-    "named_paths", "opened", "picture_options", "read_images", "scaled_paths", "show", "tell",
-    "type_names", "without_group",
+    "CACHES", "DEVICE_OPTIONS", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "bar",
+    "device_names", "device_options", "draft_option", "load_model", "model_options", "named_paths",
+    "picture_options", "read_images", "run_on_loop", "scaled_paths", "show", "tell", "type_names",
+    "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -92,7 +92,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def run_on_loop(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Make a command of a coroutine function; it runs on the event loop that --loop names."""
 
     @click.option(
@@ -288,7 +288,7 @@ async def read_images(mmproj: Path | None, images: Sequence[Path]) -> list[bytes
 
 
 @asynccontextmanager
-async def opened(
+async def load_model(
     model: Path,
     device: Sequence[str],
     threads: int | None,

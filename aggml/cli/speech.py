@@ -15,7 +15,7 @@ import anyio.to_thread
 import click
 import numpy as np
 
-from aggml.cli.shared import UserPath, awaited, model_options, opened, show, tell
+from aggml.cli.shared import UserPath, load_model, model_options, run_on_loop, show, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -146,7 +146,7 @@ def slots_of(beam_size: int) -> int | None:
 @fallback_options
 @click.option("--raw", is_flag=True, help="Standard input has raw samples, and no file.")
 @raw_options
-@awaited
+@run_on_loop
 async def transcribe(
     model: Path,
     device: tuple[str, ...],
@@ -200,7 +200,7 @@ async def transcribe(
     options["no_speech_threshold"] = no_speech_threshold
     if temperature:
         options["temperature"] = temperature
-    async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
+    async with load_model(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         segments = loaded.transcribe(heard, rate, **options)
         if form == "vtt":
             click.echo("WEBVTT\n")
@@ -248,7 +248,7 @@ async def transcribe(
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object a line, partial ones too."
 )
-@awaited
+@run_on_loop
 async def listen(
     model: Path,
     device: tuple[str, ...],
@@ -275,7 +275,7 @@ async def listen(
     """
     from aggml.models import VoiceModel
 
-    async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
+    async with load_model(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         chunks = _standard_input(samples, channels, rate)
         if isinstance(loaded, VoiceModel):
             if vad is not None:
@@ -295,7 +295,7 @@ async def listen(
             options["temperature"] = temperature
         async with AsyncExitStack() as stack:
             if vad is not None:
-                detector = opened(Path(vad), device, threads, None, cache)
+                detector = load_model(Path(vad), device, threads, None, cache)
                 options["vad"] = await stack.enter_async_context(detector)
             async for piece in loaded.listen(chunks, rate, **options):
                 if as_json:

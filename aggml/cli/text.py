@@ -14,15 +14,15 @@ import click
 
 from aggml.cli.shared import (
     adapter_options,
-    awaited,
     draft_option,
+    load_model,
     model_options,
-    opened,
     picture_options,
     read_images,
+    run_on_loop,
     show,
 )
-from aggml.models import ranked
+from aggml.models import rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,7 +283,7 @@ def _biases(
     "ones. [default: none]",
 )  # fmt: skip
 @sampling_options(max_tokens=24, temperature=0.0)
-@awaited
+@run_on_loop
 async def generate(
     model: Path,
     device: tuple[str, ...],
@@ -305,7 +305,7 @@ async def generate(
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
     pictures = await read_images(mmproj, images)
     text = _stdin() if prompt is None else prompt
-    async with opened(
+    async with load_model(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
         draft=draft, mmproj=mmproj,
     ) as loaded:  # fmt: skip
@@ -371,7 +371,7 @@ async def generate(
     help="Print one JSON list with a list of numbers for each text; with --sparse with an object "
     "of weights by token id.",
 )
-@awaited
+@run_on_loop
 async def embed(
     model: Path,
     device: tuple[str, ...],
@@ -386,7 +386,7 @@ async def embed(
 ) -> None:
     """Print a vector of length 1 for each of TEXTS, or for each line of standard input."""
     lines = list(texts) or _stdin().splitlines()
-    async with opened(
+    async with load_model(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
     ) as loaded:
         terms = await loaded.embed_sparse(lines) if sparse else None
@@ -420,7 +420,7 @@ async def embed(
     is_flag=True,
     help="Print a JSON list of index and relevance_score, best first.",
 )
-@awaited
+@run_on_loop
 async def rerank(
     model: Path,
     device: tuple[str, ...],
@@ -436,10 +436,10 @@ async def rerank(
 ) -> None:
     """Print DOCUMENTS (or the lines of standard input), the best answer to QUERY first."""
     lines = list(documents) or _stdin().splitlines()
-    async with opened(
+    async with load_model(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
     ) as loaded:
-        best = ranked((await loaded.rerank(query, lines)).tolist(), top_n)
+        best = rank((await loaded.rerank(query, lines)).tolist(), top_n)
     if as_json:
         show([{"index": x.index, "relevance_score": x.score} for x in best])
         return

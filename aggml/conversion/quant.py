@@ -58,7 +58,7 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
         Unsupported: there is no quantizer for the type.
     """
     job = _Quantize("quantize", x, dtype, imatrix)
-    return job.now() if job.size < _MANY else _result(job.queued())
+    return job.now() if job.size < _MANY else _result(job.queue())
 
 
 def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Future[Blocks]:
@@ -70,7 +70,7 @@ def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> 
     Cancellation: when the last task that awaits it is cancelled, the work is aborted at its next
     chunk (10 us to some ms). The Future then raises `Aborted`. See `Future.shield`.
     """
-    return _Quantize("quantize_async", x, dtype, imatrix).queued()
+    return _Quantize("quantize_async", x, dtype, imatrix).queue()
 
 
 def dequantize(
@@ -99,7 +99,7 @@ def dequantize(
         Unsupported: there is no conversion from the type.
     """
     job = _Dequantize("dequantize", blocks, dtype, ne)
-    return job.now() if job.size < _MANY else _result(job.queued())
+    return job.now() if job.size < _MANY else _result(job.queue())
 
 
 def dequantize_async(
@@ -112,7 +112,7 @@ def dequantize_async(
 
     Cancellation: as for `quantize_async`.
     """
-    return _Dequantize("dequantize_async", blocks, dtype, ne).queued()
+    return _Dequantize("dequantize_async", blocks, dtype, ne).queue()
 
 
 class _Quantize:
@@ -149,7 +149,7 @@ class _Quantize:
             _native.quantize(self.element.value, self.x, self.out, n, self.imatrix)
         return self.out
 
-    def queued(self) -> Future[Blocks]:
+    def queue(self) -> Future[Blocks]:
         n = self.x.shape[-1]
         rows = (n, self.size // n if n else 0)
         weights = None if self.imatrix is None else _operand(DType.F32, self.imatrix, (n, 1))
@@ -198,7 +198,7 @@ class _Dequantize:
             _native.to_float(self.element.value, self.blocks.view(np.uint8).reshape(-1), self.out)
         return self.out
 
-    def queued(self) -> Future[Floats]:
+    def queue(self) -> Future[Floats]:
         n = self.out.shape[-1]
         rows = (n, self.size // n if n else 0)
         src, dst = _operand(self.element, self.blocks, rows), _operand(DType.F32, self.out, rows)

@@ -43,7 +43,7 @@ from aggml.integrations.opened import (
     parse_arguments,
     prompt_for,
 )
-from aggml.models import ranked
+from aggml.models import rank
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Lazy:
         if opened is not None and opened.owned:
             opened.face.close()
 
-    def saved(self) -> dict[str, Any]:
+    def init_parameters(self) -> dict[str, Any]:
         """The arguments with which a pipeline that is read from a file makes it again."""
         if not isinstance(self._given, (str, os.PathLike)):
             raise InvalidArgument(
@@ -157,7 +157,7 @@ class AggmlChatGenerator(_WithModel):
         callback = self.streaming_callback
         found: dict[str, Any] = default_to_dict(
             self,
-            **self._model.saved(),
+            **self._model.init_parameters(),
             generation_kwargs=self.generation_kwargs,
             streaming_callback=serialize_callable(callback) if callback else None,
             tools=serialize_tools_or_toolset(self.tools),
@@ -443,7 +443,7 @@ class AggmlTextEmbedder(_Embedding):
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
         found: dict[str, Any] = default_to_dict(
-            self, **self._model.saved(), embed_options=self.embed_options
+            self, **self._model.init_parameters(), embed_options=self.embed_options
         )
         return found
 
@@ -496,7 +496,7 @@ class AggmlDocumentEmbedder(_OfDocuments, _Embedding):
         """The component, for a file with a pipeline."""
         found: dict[str, Any] = default_to_dict(
             self,
-            **self._model.saved(),
+            **self._model.init_parameters(),
             embed_options=self.embed_options,
             **self._field_options(),
         )
@@ -552,7 +552,7 @@ class AggmlRanker(_OfDocuments, _WithModel):
         """The component, for a file with a pipeline."""
         found: dict[str, Any] = default_to_dict(
             self,
-            **self._model.saved(),
+            **self._model.init_parameters(),
             top_k=self.top_k,
             rerank_options=self.rerank_options,
             **self._field_options(),
@@ -586,5 +586,5 @@ class AggmlRanker(_OfDocuments, _WithModel):
     ) -> dict[str, list[Document]]:  # fmt: skip
         most = self.top_k if top_k is None else top_k
         return {
-            "documents": [replace(documents[x.index], score=x.score) for x in ranked(scores, most)]
+            "documents": [replace(documents[x.index], score=x.score) for x in rank(scores, most)]
         }

@@ -49,7 +49,7 @@ from aggml.integrations.opened import (
     open_given,
     prompt_for,
 )
-from aggml.models import ChatDelta, ChatMessage, Token, ToolCallDelta, Usage, ranked
+from aggml.models import ChatDelta, ChatMessage, Token, ToolCallDelta, Usage, rank
 
 __all__ = ["AggmlCompressor", "AggmlEmbeddings", "ChatAggml"]
 
@@ -509,7 +509,7 @@ class AggmlCompressor(BaseDocumentCompressor):
             documents[x.index].model_copy(
                 update={"metadata": {**documents[x.index].metadata, "relevance_score": x.score}}
             )
-            for x in ranked(scores, self.top_n)
+            for x in rank(scores, self.top_n)
         ]
 
     def close(self) -> None:

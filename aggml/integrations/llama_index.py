@@ -47,7 +47,7 @@ from aggml.integrations.opened import (
     open_given,
     prompt_for,
 )
-from aggml.models import ranked
+from aggml.models import rank
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
@@ -534,8 +534,7 @@ class AggmlRerank(BaseNodePostprocessor):
 
     def _best(self, nodes: list[NodeWithScore], scores: Any) -> list[NodeWithScore]:
         return [
-            NodeWithScore(node=nodes[x.index].node, score=x.score)
-            for x in ranked(scores, self.top_n)
+            NodeWithScore(node=nodes[x.index].node, score=x.score) for x in rank(scores, self.top_n)
         ]
 
 

@@ -22,7 +22,7 @@ from aggml.errors import (
 )
 from aggml.native import _native
 from aggml.process.alive import note, there
-from aggml.stream.observe import born, observers
+from aggml.stream.observe import notify_new_memory, observers
 from aggml.tensor import change
 from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch, placing
 
@@ -147,7 +147,7 @@ class Buffer:
         self._closed = False
         # A subclass with another owner has no memory itself: it shows that of another buffer.
         if observers and size and self.__class__.owner is Buffer.owner:
-            born(base, base + size, self)
+            notify_new_memory(base, base + size, self)
         if type.device is not None:
             note(type.device, self)
         _EVERY.add(self)

@@ -35,7 +35,7 @@ from aggml.models.loading import load
 from aggml.models.measuring import Importance, measure_imatrix
 from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
-from aggml.models.ranking import Ranked, ranked
+from aggml.models.ranking import Ranked, rank
 from aggml.models.site import computing
 from aggml.models.speech import Partial, Segment, Span, Word
 from aggml.models.speech.sounds import read_sound
@@ -54,7 +54,7 @@ __all__ = [
     "Perplexity", "PromptToken", "Ranked", "Segment", "Span", "SpeechModel", "TextModel", "Token",
     "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel", "Word",
     "blocking", "caller", "computing", "convert", "evaluate", "fit", "known_architectures", "load",
-    "measure_imatrix", "open_model", "problems_of", "ranked", "read_sound", "read_wav",
+    "measure_imatrix", "open_model", "problems_of", "rank", "read_sound", "read_wav",
     "register_architecture",
 ]  # fmt: skip
 

@@ -25,7 +25,7 @@ from aggml.process.foreign import fit_line
 __all__ = [
     "MOST_POSITIONS", "MOST_SLOTS", "file_path", "flag", "integer", "is_text", "iterate_ids",
     "json_text", "json_value", "number", "one_text", "prompt_of", "recordings_of", "sequences_of",
-    "shown", "stop_ids_of", "text_list", "token_ids", "urgency_of",
+    "show", "stop_ids_of", "text_list", "token_ids", "urgency_of",
 ]  # fmt: skip
 
 PRIORITY = 1 << 31  # the highest
@@ -35,8 +35,8 @@ DEEPEST = 64  # levels of a value of JSON
 SHOWN = 60  # characters of a wrong value in a message
 
 
-def shown(value: object) -> str:
-    """A value for a message: short, whatever it is."""
+def show(value: object) -> str:
+    """Show a value in a message: short, whatever it is."""
     try:
         text = repr(value)
     except Exception:
@@ -56,7 +56,7 @@ def integer(
         except TypeError:
             found = None
     if found is None:
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a whole number")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected a whole number")
     if found < least or (most is not None and found > most):
         if most is not None:
             wanted = f"within {least} and {most}"
@@ -68,7 +68,7 @@ def integer(
 
 def _digits(value: int) -> str:
     """A whole number for a message; Python refuses to write those of thousands of digits."""
-    return str(value) if abs(value) < 1 << 128 else shown(value)
+    return str(value) if abs(value) < 1 << 128 else show(value)
 
 
 def number(
@@ -79,12 +79,12 @@ def number(
     if type(value) not in (float, int) and (  # a question to an abstract class takes 1 us
         isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real)
     ):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a number")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected a number")
     try:
         found = float(value)
     except OverflowError:
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, which is beyond the range of a number (float)"
+            f"[{place}] {name} is {show(value)}, which is beyond the range of a number (float)"
         ) from None
     if not math.isfinite(found):
         raise InvalidArgument(f"[{place}] {name} is {found}, expected a finite number")
@@ -118,21 +118,21 @@ def iterate_ids(place: str, name: str, value: Any) -> Iterable[Any]:  # noqa: AN
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable) or (
         isinstance(value, np.ndarray) and value.ndim == 0
     ):  # fmt: skip
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a list of token ids")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected a list of token ids")
     return value
 
 
 def flag(place: str, name: str, value: Any) -> bool:  # noqa: ANN401
     """True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected True or False")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected True or False")
     return bool(value)
 
 
 def one_text(place: str, name: str, value: Any) -> str:  # noqa: ANN401
     """A text that can be encoded as UTF-8."""
     if not isinstance(value, str):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a text (str)")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected a text (str)")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -168,7 +168,7 @@ def _plain(value: object) -> dict[Any, Any]:
     """Mappings that are no dict."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{shown(value)} is no JSON value")
+    raise TypeError(f"{show(value)} is no JSON value")
 
 
 def _check_depth(place: str, name: str, value: object, depth: int) -> None:
@@ -197,7 +197,7 @@ def text_list(
     value = value if ordered else _list_of_set(value)
     if isinstance(value, str):
         raise InvalidArgument(
-            f"[{place}] {name} is one text, {shown(value)}, expected a list of texts: put brackets "
+            f"[{place}] {name} is one text, {show(value)}, expected a list of texts: put brackets "
             "around it"
         )
     items = _items(place, name, value, what)
@@ -206,7 +206,7 @@ def text_list(
 
 def _list_of_set(value: Any) -> Any:  # noqa: ANN401
     """A set as a list, which is the same each time; anything else as it is."""
-    return sorted(value, key=shown) if isinstance(value, (set, frozenset)) else value
+    return sorted(value, key=show) if isinstance(value, (set, frozenset)) else value
 
 
 def _items(place: str, name: str, value: Any, what: str = "a list of texts") -> list[Any]:  # noqa: ANN401
@@ -216,7 +216,7 @@ def _items(place: str, name: str, value: Any, what: str = "a list of texts") -> 
         or not isinstance(value, Iterable)
         or (isinstance(value, np.ndarray) and value.ndim == 0)
     ):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected {what}")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected {what}")
     return list(value)
 
 
@@ -224,7 +224,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
     """Token ids of one sequence, each within the vocabulary."""
     if isinstance(value, str):
         raise InvalidArgument(
-            f"[{place}] {name} is the text {shown(value)}, expected a list of token ids: "
+            f"[{place}] {name} is the text {show(value)}, expected a list of token ids: "
             "model.tokenizer.encode(text) makes one"
         )
     whole = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
@@ -241,7 +241,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
         except InvalidArgument:
             raise InvalidArgument(
-                f"[{place}] {name}[{i}] is {shown(x)}, expected a token id"
+                f"[{place}] {name}[{i}] is {show(x)}, expected a token id"
             ) from None
     if items and not 0 <= min(items) <= max(items) < vocabulary:
         raise InvalidArgument(
@@ -259,7 +259,7 @@ def sequences_of(place: str, name: str, value: Any, vocabulary: int) -> list[lis
     for i, x in enumerate(items):
         if isinstance(x, (int, np.integer)):
             raise InvalidArgument(
-                f"[{place}] {name}[{i}] is {shown(x)}, expected a list of token ids: for one "
+                f"[{place}] {name}[{i}] is {show(x)}, expected a list of token ids: for one "
                 "sequence put brackets around it"
             )
     return [token_ids(place, f"{name}[{i}]", x, vocabulary) for i, x in enumerate(items)]
@@ -293,18 +293,18 @@ def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
     except TypeError:
         given = None
     if not isinstance(given, str) or not given or "\0" in given:
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected the path of a file")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected the path of a file")
     try:
         os.fsencode(given)
     except UnicodeEncodeError:
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, expected the path of a file: it has a lone "
+            f"[{place}] {name} is {show(value)}, expected the path of a file: it has a lone "
             "surrogate, which no file's name can have"
         ) from None
     try:
         return Path(given).expanduser()
     except RuntimeError as error:  # there is no such user
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}: {error}") from None
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}: {error}") from None
 
 
 def stop_ids_of(place: str, value: Any, vocabulary: int) -> frozenset[int]:  # noqa: ANN401

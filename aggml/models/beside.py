@@ -63,7 +63,7 @@ class Beside:
         """How far the states of the model itself go back."""
         return rewind_of(model, slots) if self.draft else Rewind()
 
-    def verified(self, rewind: Rewind) -> int:
+    def width_to_verify(self, rewind: Rewind) -> int:
         """How many tokens of a sequence a step verifies, at most; 0: none."""
         if not self.draft:
             return 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio.to_thread
 
 from aggml import InvalidArgument, Unsupported
-from aggml.models.arguments import file_path, shown
+from aggml.models.arguments import file_path, show
 from aggml.models.checking import describe_checked, tensor_problems
 from aggml.models.description import Description
 from aggml.models.engine.draft_model import DraftModel
@@ -93,7 +93,7 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
         return file_path(place, "draft", given)
     except InvalidArgument:
         raise InvalidArgument(
-            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {NGRAM!r}, "
+            f"[{place}] draft is {show(given)}, expected {LOOKUP!r}, {NGRAM!r}, "
             f"'{OF_FILE}PATH', {MTP!r}, the "
             "path of a model's file or folder, or a model that continues text"
         ) from None

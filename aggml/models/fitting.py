@@ -19,7 +19,7 @@ from aggml.devices.cpu import CPUDevice
 from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, show
 from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
@@ -178,7 +178,7 @@ def available(device: Device) -> int | None:
     if device.type is not DeviceType.CPU:
         free, total = device.memory()
         return int(free * SHARE) if total else None
-    found = [x for x in (_unused_bytes(), _left_in_group()) if x is not None]
+    found = [x for x in (_unused_bytes(), _bytes_left_in_group()) if x is not None]
     if not found:
         free, total = device.memory()
         if not total:
@@ -199,7 +199,7 @@ def _unused_bytes() -> int | None:
     return None
 
 
-def _left_in_group(root: Path = CGROUP) -> int | None:
+def _bytes_left_in_group(root: Path = CGROUP) -> int | None:
     """Bytes that the process's control group may still take; None: it has no limit."""
     try:
         groups = Path("/proc/self/cgroup").read_text().splitlines()
@@ -323,7 +323,7 @@ def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
     except AggmlError:
         element = None
     if element is None or element.name.lower() not in CACHES:
-        raise InvalidArgument(f"[fit] cache is {shown(cache)}, not one of {', '.join(CACHES)}")
+        raise InvalidArgument(f"[fit] cache is {show(cache)}, not one of {', '.join(CACHES)}")
     return element
 
 
@@ -590,7 +590,7 @@ class _Search:
                 drafts = self._beside.model
                 found = await steps_of_text(
                     model, tensors, device, ctx=ctx, slots=slots, cache=self._cache, rewind=rewind,
-                    verified=self._beside.verified(rewind),
+                    verified=self._beside.width_to_verify(rewind),
                     tapped=drafts is not None and drafts.predicts,
                 )  # fmt: skip
             if len(self._devices) > 1:  # each device has scratch of its own

@@ -30,7 +30,7 @@ from aggml.devices.cpu import CPUBackend, CPUDevice
 from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import file_path, flag, integer, number, one_text, shown
+from aggml.models.arguments import file_path, flag, integer, number, one_text, show
 from aggml.models.beside import read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
@@ -321,7 +321,7 @@ class Host:
         load(entry.path, self._backend, **load_options).close()  # raises if an option is wrong
         with self._lock:
             if text in self._entries:
-                raise InvalidArgument(f"[Host.add] there is a model {shown(text)} already")
+                raise InvalidArgument(f"[Host.add] there is a model {show(text)} already")
             self._entries[text] = entry
 
     def use(self, name: str) -> ModelUse:
@@ -358,7 +358,7 @@ class Host:
         with self._lock:
             if entry.holders or entry.waiting:
                 raise InvalidState(
-                    f"[Host.unload] {shown(name)} is used by {len(entry.holders)} tasks, and "
+                    f"[Host.unload] {show(name)} is used by {len(entry.holders)} tasks, and "
                     f"{len(entry.waiting)} wait for it: unload it when they have ended"
                 )
             if entry.state != "loaded":
@@ -434,7 +434,7 @@ class Host:
         entry = self._entries.get(one_text(what, "name", name))
         if entry is None:
             known = ", ".join(self._entries) or "none"
-            raise InvalidArgument(f"[{what}] there is no model {shown(name)}; there are: {known}")
+            raise InvalidArgument(f"[{what}] there is no model {show(name)}; there are: {known}")
         return entry
 
     def _limit(self) -> int:

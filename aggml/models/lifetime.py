@@ -56,7 +56,7 @@ class Lifetime:
         self.closed = True
         self._free_unused()
 
-    async def freed(self) -> None:
+    async def wait_until_freed(self) -> None:
         """After `close`: wait for the last user.
 
         Cancellation: abandons the wait; the last user frees.

@@ -19,7 +19,7 @@ import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.adapters.given import GivenAdapters, adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, shown
+from aggml.models.arguments import MOST_POSITIONS, MOST_SLOTS, file_path, integer, show
 from aggml.models.chat.template import DEFAULT, sources_of
 from aggml.models.chat.tools import FORMATS, format_called
 from aggml.models.checking import describe_checked, vocabulary_problems
@@ -198,19 +198,19 @@ def load(
     told: object = dtype
     if told is not None and not (isinstance(told, str) and told in ELEMENTS):
         raise InvalidArgument(
-            f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
+            f"[{place}] dtype is {show(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
         )
     if backend is not None:
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     if progress is not None and not callable(progress):
-        raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
+        raise InvalidArgument(f"[{place}] progress is {show(progress)}, expected a function")
     form = None
     if tool_format is not None:
         form = format_called(tool_format)
         if form is None:
             names = ", ".join(sorted(x.name for x in FORMATS))
             raise InvalidArgument(
-                f"[{place}] tool_format is {shown(tool_format)}, not one of {names}"
+                f"[{place}] tool_format is {show(tool_format)}, not one of {names}"
             )
     template = None if chat_template is None else _template_text(place, chat_template)
     changes = adapters_of(place, adapters, control_vectors)
@@ -239,7 +239,7 @@ def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
     except AggmlError:  # there is no such type
         element = None
     if element is None:
-        raise InvalidArgument(f"[load] cache is {shown(cache)}, not one of {known}")
+        raise InvalidArgument(f"[load] cache is {show(cache)}, not one of {known}")
     if element.name.lower() not in CACHES:
         raise InvalidArgument(f"[load] cache is {element.name.lower()!r}, not one of {known}")
     return element

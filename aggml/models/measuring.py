@@ -18,7 +18,7 @@ import numpy as np
 
 import aggml
 from aggml import GGUFWriter, InvalidArgument
-from aggml.models.arguments import file_path, flag, integer, one_text, shown
+from aggml.models.arguments import file_path, flag, integer, one_text, show
 from aggml.models.decoder.activations import Activations, activations_of
 from aggml.models.errors import ModelError
 from aggml.models.imatrix import COUNTS, SUMS
@@ -143,7 +143,7 @@ async def _measure_step(
     shape = batch.shape(0)
     found = kept.get(shape)
     if found is None:
-        step = await decoder.built(batch, hidden=not output)
+        step = await decoder.build(batch, hidden=not output)
         found = activations_of(step, output=output)
         await decoder.site.prepare(found.step.graph)
         free_with(found, found.step.graph)
@@ -181,7 +181,7 @@ async def open_decoder(
         finally:
             decoder.close()
             with anyio.CancelScope(shield=True):
-                await decoder.lifetime.freed()
+                await decoder.lifetime.wait_until_freed()
     finally:
         if own is not None:
             with anyio.CancelScope(shield=True):
@@ -207,7 +207,7 @@ async def chunks_of(
     count = len(ids) // ctx
     if not count:
         raise InvalidArgument(
-            f"[{place}] text {shown(text[:40])} has {len(ids)} tokens, expected were at least "
+            f"[{place}] text {show(text[:40])} has {len(ids)} tokens, expected were at least "
             f"{ctx}, one chunk"
         )
     count = count if most is None else min(count, most)

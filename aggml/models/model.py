@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from aggml import AggmlError, InvalidArgument, InvalidState, Unsupported
-from aggml.models.arguments import shown
+from aggml.models.arguments import show
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Memory, measure
@@ -294,7 +294,7 @@ class Model(ABC):
                 if owned is not None:
                     with anyio.CancelScope(shield=True):
                         await owned.aclose()
-        await self._computer.lifetime.freed()
+        await self._computer.lifetime.wait_until_freed()
 
     async def __aenter__(self) -> Self:
         return self
@@ -329,7 +329,7 @@ class Model(ABC):
         if not isinstance(name, str) or name not in self.prompts:
             known = ", ".join(map(repr, self.prompts)) or "none"
             raise InvalidArgument(
-                f"[{what}] prompt is {shown(name)}, but the model's folder names {known}"
+                f"[{what}] prompt is {show(name)}, but the model's folder names {known}"
             )
         return [self.prompts[name] + text for text in texts]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Ranked", "ranked"]
+__all__ = ["Ranked", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Ranked:
     score: float
 
 
-def ranked(scores: Iterable[float], most: int | None = None) -> list[Ranked]:
-    """The best ``most`` documents, or all: best first, equal scores in the given order."""
+def rank(scores: Iterable[float], most: int | None = None) -> list[Ranked]:
+    """Return the best ``most`` documents, or all: best first, equal scores in the given order."""
     found = [Ranked(i, float(score)) for i, score in enumerate(scores)]
     found.sort(key=lambda x: -x.score)
     return found[:most]

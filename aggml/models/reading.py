@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_EPS",
     "POOLINGS",
+    "add_prediction_head",
     "attention_of",
-    "centred_of",
     "deepstack_of",
     "description_of",
     "divides",
     "encoder_of",
     "experts_of",
     "head_length",
+    "layer_norm_description_of",
     "layers_of",
     "mamba2_of",
     "nets_of",
-    "normed_after",
     "pooling_of",
-    "predicting",
+    "post_norm_layer",
     "rms_encoder_of",
     "rope_of",
-    "routed_of",
+    "routed_experts_of",
+    "sliding_layers",
     "window_of",
-    "windowed",
 ]
 
 MOST_EXPERTS: Final = 1024  # a larger number is a mistake
@@ -169,7 +169,7 @@ def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
 GATINGS: Final[Mapping[int, str]] = {1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
-def routed_of(
+def routed_experts_of(
     hp: Hyperparameters,
     gating: Literal["softmax", "sigmoid"] = "softmax",
     **changes: Any,  # noqa: ANN401
@@ -240,7 +240,7 @@ def window_of(hp: Hyperparameters) -> int | None:
     return window if 0 < window < hp.integer("context_length", least=1) else None
 
 
-def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
+def sliding_layers(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
     """Which layers see only a window: as the file says, or all but every ``period``-th.
 
     Raises:
@@ -259,7 +259,7 @@ def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
     return tuple(bool(x) for x in pattern[:layers])
 
 
-def normed_after(mixer: Mixer, feed_forward: Block, **changes: Any) -> Layer:  # noqa: ANN401
+def post_norm_layer(mixer: Mixer, feed_forward: Block, **changes: Any) -> Layer:  # noqa: ANN401
     """A layer that has norms after its blocks, too."""
     read: dict[str, Any] = {
         "after_mixer": "post_attention_norm",
@@ -287,8 +287,8 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     return Description(**read | changes)
 
 
-def predicting(hp: Hyperparameters, model: Description, layer: Layer) -> Description:
-    """The model with its head that predicts a further token (MTP), if the file says it has one.
+def add_prediction_head(hp: Hyperparameters, model: Description, layer: Layer) -> Description:
+    """Add the head that predicts a further token (MTP) to a model, if the file says it has one.
 
     Args:
         hp: of the file.
@@ -306,7 +306,11 @@ def deepstack_of(hp: Hyperparameters) -> int:
     return hp.integer("n_deepstack_layers", 0, most=layers_of(hp) - 1)
 
 
-def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
+def layer_norm_description_of(
+    hp: Hyperparameters,
+    layers: Sequence[Layer],
+    **changes: Any,  # noqa: ANN401
+) -> Description:
     """A whole model with these layers, whose norms subtract the mean (LayerNorm)."""
     eps = hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS)
     return description_of(hp, layers, eps=eps, centred=True, **changes)

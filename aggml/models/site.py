@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
-from aggml.models.arguments import shown
+from aggml.models.arguments import show
 from aggml.models.lifetime import closed_error
 from aggml.process.alive import there
 
@@ -108,7 +108,7 @@ def site_of(given: Backend | Scheduler) -> Site:
     if isinstance(given, Backend | Scheduler):
         return Site(given)
     raise InvalidHandle(
-        f"[aggml.models] backend is {shown(given)}, expected a Backend or a Scheduler"
+        f"[aggml.models] backend is {show(given)}, expected a Backend or a Scheduler"
     )
 
 

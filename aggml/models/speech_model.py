@@ -25,7 +25,7 @@ from aggml.models.arguments import (
     number,
     one_text,
     recordings_of,
-    shown,
+    show,
     urgency_of,
 )
 from aggml.models.engine.batches import BatchEngine
@@ -215,7 +215,7 @@ class SpeechModel(Model):
         hertz = RATE if rate is None else rate_of(place, rate)
         if isinstance(samples, bytes):
             raise InvalidArgument(
-                f"[{place}] samples is {shown(samples)}, expected an array or a path: "
+                f"[{place}] samples is {show(samples)}, expected an array or a path: "
                 "read_sound(bytes of a file) gives samples and rate"
             )
         if isinstance(samples, (str, os.PathLike)):
@@ -336,7 +336,7 @@ class SpeechModel(Model):
         before = one_text(place, "prompt", prompt)
         if vad is not None and not isinstance(vad, VoiceModel):
             raise InvalidArgument(
-                f"[{place}] vad is {shown(vad)}, expected a detector of speech, as load returns it "
+                f"[{place}] vad is {show(vad)}, expected a detector of speech, as load returns it "
                 "for silero_vad_16k.safetensors"
             )
         voice = None if vad is None else follow_voice(vad)

@@ -21,7 +21,7 @@ from aggml.models.arguments import (
     one_text,
     prompt_of,
     sequences_of,
-    shown,
+    show,
     text_list,
     token_ids,
     urgency_of,
@@ -256,10 +256,10 @@ class TextModel(Model):
         embedded = [await encoder.embed(picture) for picture in prompt.pictures]
         words = self.tokenizer
 
-        def placed() -> SeenPrompt:
+        def assemble() -> SeenPrompt:
             return place_pictures(words, prompt, embedded, whole=encoder.whole)
 
-        return await anyio.to_thread.run_sync(placed)
+        return await anyio.to_thread.run_sync(assemble)
 
     def generate(  # type: ignore[override]  # its options by name
         self,
@@ -458,7 +458,7 @@ class TextModel(Model):
         if progress is not None:
             if not callable(progress):
                 raise InvalidArgument(
-                    f"[{place}] progress is {shown(progress)}, expected a function"
+                    f"[{place}] progress is {show(progress)}, expected a function"
                 )
             options = replace(options, progress=progress)
         if _grammar is not None:
@@ -475,14 +475,16 @@ class TextModel(Model):
             words = self.tokenizer
             names = {token: words.pieces[token].encode() for token in _shown}
 
-            def spelt(token: int) -> bytes:
+            def spell(token: int) -> bytes:
                 return names.get(token) or words.bytes_of(token)
 
-            bytes_of = spelt
+            bytes_of = spell
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
 
-    async def _prompt_told(self, seen: SeenPrompt, options: RequestOptions) -> list[PromptToken]:
+    async def _prompt_logprobs(
+        self, seen: SeenPrompt, options: RequestOptions
+    ) -> list[PromptToken]:
         """How probable the tokens of a prompt are; the pieces are read while it is computed."""
         ids = seen.ids
         request = TextRequest(
@@ -498,13 +500,13 @@ class TextModel(Model):
             engine.cancel(request)
         pieces = request.told
 
-        def told() -> list[PromptToken]:
+        def collect() -> list[PromptToken]:
             reports = [x for piece in pieces for x in piece.result()]
             first = PromptToken(ids[0])
             rest = zip(ids[1:], reports, strict=True)
             return [first, *(PromptToken(x, y.logprob, y.best, y.rank) for x, y in rest)]
 
-        return await anyio.to_thread.run_sync(told, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(collect, abandon_on_cancel=True)
 
     @property
     def tool_format(self) -> str | None:
@@ -557,7 +559,7 @@ class TextModel(Model):
         def constrain() -> Constraint:
             named = None
             if options.names_tokens:
-                named = grammars.named(options.allowed, options.bad_words)
+                named = grammars.named_tokens(options.allowed, options.bad_words)
             return grammars.constrain(
                 "generate", name, grammar, options.ends, thinking, bytes_of, named
             )
@@ -1097,7 +1099,9 @@ class TextModel(Model):
         finally:
             await super().aclose()
 
-    async def _seen(self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt) -> SeenPrompt:
+    async def _prepare_prompt(
+        self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt
+    ) -> SeenPrompt:
         if isinstance(prompt, SeenPrompt):
             return prompt
         if isinstance(prompt, PicturePrompt):

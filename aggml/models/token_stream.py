@@ -84,7 +84,9 @@ class EngineOwner(Protocol):
     ctx: int
     engine: TextEngine
 
-    async def _seen(self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt) -> SeenPrompt:
+    async def _prepare_prompt(
+        self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt
+    ) -> SeenPrompt:
         """The prompt's token ids and pictures."""
         ...
 
@@ -97,7 +99,9 @@ class EngineOwner(Protocol):
         """What restricts an answer."""
         ...
 
-    async def _prompt_told(self, seen: SeenPrompt, options: RequestOptions) -> list[PromptToken]:
+    async def _prompt_logprobs(
+        self, seen: SeenPrompt, options: RequestOptions
+    ) -> list[PromptToken]:
         """How probable the tokens of a prompt are."""
         ...
 
@@ -310,10 +314,10 @@ class TokenStream(AsyncGenerator[Token, None]):
         """Submit the request; False if no token is to be made."""
         request = self._prepared
         if request is None or self._options.prompt_logprobs is not None:
-            seen = await self._model._seen(self._prompt)
+            seen = await self._model._prepare_prompt(self._prompt)
             request = self.prepare(seen.ids, seen.pictures)
             if self._options.prompt_logprobs is not None:
-                self.prompt_logprobs = await self._model._prompt_told(
+                self.prompt_logprobs = await self._model._prompt_logprobs(
                     SeenPrompt(self._cut(seen.ids), seen.pictures), self._options
                 )
         if request is None:

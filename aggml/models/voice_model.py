@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import number, shown
+from aggml.models.arguments import number, show
 from aggml.models.model import Model
 from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.spans import Span, SpanFinder, SpanRules
@@ -143,7 +143,7 @@ class VoiceModel(Model):
         )
         if began is not None and not callable(began):
             raise InvalidArgument(
-                f"[{place}] began is {shown(began)}, expected a function of a number of seconds"
+                f"[{place}] began is {show(began)}, expected a function of a number of seconds"
             )
         return self._spans(heard_chunks(place, chunks, hertz), SpanFinder(rules), began)
 
@@ -234,9 +234,9 @@ class VoiceFollower:
         if not n:
             return iter(())
         whole, self._rest = self._rest[:n], self._rest[n:]
-        return self._found(whole, await self._hear(self._state, whole))
+        return self._find_spans(whole, await self._hear(self._state, whole))
 
-    def _found(self, samples: F32, probabilities: F32) -> Iterator[Span]:
+    def _find_spans(self, samples: F32, probabilities: F32) -> Iterator[Span]:
         finder = self._finder
         for i, probability in enumerate(probabilities):
             span = finder.take(samples[i * WINDOW : (i + 1) * WINDOW], float(probability))

@@ -164,9 +164,9 @@ async def _spread(
     total, done = sum(sizes.values()), 0
     for k, mine in sorted(homes.items()):
 
-        def told(part: int, _: int, before: int = done) -> None:
+        def report(part: int, _: int, before: int = done) -> None:
             if progress is not None:
                 progress(before + part, total)
 
-        await _bring(backends[k], file, mine, told)
+        await _bring(backends[k], file, mine, report)
         done += sum(sizes[name] for name in mine)

@@ -51,7 +51,7 @@ class Ordering:
         """Whether no ticket may be drawn now."""
         return self._next - self._head >= self._ahead
 
-    async def moved(self) -> None:
+    async def wait_for_oldest(self) -> None:
         """Wait until the oldest ticket is done."""
         event = anyio.Event()
         self._waiting.append(event)
@@ -71,7 +71,7 @@ class Ordering:
             if len(kept.results) < self._ahead:
                 kept.results.append((parcel, value))
                 return
-            await self.moved()
+            await self.wait_for_oldest()
         await self._send(parcel, value)
 
     async def finish(self, ticket: int) -> None:

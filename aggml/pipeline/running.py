@@ -23,7 +23,7 @@ from anyio.lowlevel import checkpoint
 from aggml.errors import InvalidArgument, InvalidState
 from aggml.pipeline.ordering import Ordering
 from aggml.pipeline.queues import FanParts, Parcel, Queue
-from aggml.pipeline.stages import Fan, Stage, StageError, StageStats, as_stage, shown, whole
+from aggml.pipeline.stages import Fan, Stage, StageError, StageStats, as_stage, show, whole
 from aggml.pipeline.urgency import NOT_URGENT, Urgency, Urgent, present
 from aggml.process import html
 from aggml.tracing.timeline import note_work
@@ -74,9 +74,9 @@ def run(
             f"[run] source is of type {type(source).__name__}, expected an iterable or an async one"
         )
     if not isinstance(ordered, bool):
-        raise InvalidArgument(f"[run] ordered is {shown(ordered)}, expected True or False")
+        raise InvalidArgument(f"[run] ordered is {show(ordered)}, expected True or False")
     if on_error is not None and not callable(on_error):
-        raise InvalidArgument(f"[run] on_error is {shown(on_error)}, expected a function or None")
+        raise InvalidArgument(f"[run] on_error is {show(on_error)}, expected a function or None")
     size = whole("run", "buffer", buffer, 1)
     return _open(
         PipelineResults(source, [as_stage("run", x) for x in stages], size, ordered, on_error)
@@ -382,7 +382,7 @@ class _Workers:
         inbox, order = self._inbox, self._order
         while True:  # while this worker waits for an item, others may fill the order again
             while order is not None and order.full:
-                await order.moved()
+                await order.wait_for_oldest()
             if not await inbox.wait():
                 return [], 0
             if order is None or not order.full:
@@ -508,7 +508,7 @@ class _Call:
             results = await self._await_in_time(found)
             sized = hasattr(results, "__len__") and not isinstance(results, _UNORDERED)
             if not sized or len(results) != len(parcels):
-                there = len(results) if sized else f"{type(results).__name__} {shown(results)}"
+                there = len(results) if sized else f"{type(results).__name__} {show(results)}"
                 raise InvalidArgument(
                     f"[Stage] a batch of {len(parcels)} items gave {there}, expected a list of as "
                     "many results"

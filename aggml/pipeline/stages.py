@@ -22,7 +22,7 @@ from aggml.process.foreign import short
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "shown", "whole"]
+__all__ = ["Fan", "Stage", "StageError", "StageStats", "as_stage", "fan", "show", "whole"]
 
 MOST_WORKERS = 1 << 16  # of a stage: each is a task, whether there is an item for it or not
 SHOWN = 80  # characters of an item in a message
@@ -42,15 +42,15 @@ class StageError(AggmlError, RuntimeError):
             why = f"{type(cause).__name__}: {cause}".rstrip(": ")
         except Exception:  # an exception of somebody else, which has no text
             why = type(cause).__name__
-        on = "" if stage == "source" else f" failed on the item {shown(item)}"
+        on = "" if stage == "source" else f" failed on the item {show(item)}"
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
         self.stage: str = stage
         self.item: object = item
         self.__cause__: BaseException | None = cause
 
 
-def shown(item: object) -> str:
-    """A value for a message: short, in one line, whatever it is."""
+def show(item: object) -> str:
+    """Show a value in a message: short, in one line, whatever it is."""
     return short(item, SHOWN)
 
 
@@ -111,10 +111,10 @@ class Stage:
     ) -> None:
         given: object = fn
         if not callable(given) or isinstance(given, (Stage, Fan)):
-            raise InvalidArgument(f"[Stage] fn is {shown(fn)}, expected an async function")
+            raise InvalidArgument(f"[Stage] fn is {show(fn)}, expected an async function")
         named: object = name
         if named is not None and not (isinstance(named, str) and named):
-            raise InvalidArgument(f"[Stage] name is {shown(name)}, expected a text")
+            raise InvalidArgument(f"[Stage] name is {show(name)}, expected a text")
         self.fn: Callable[[Any], Any] = fn
         self.name: str = _name_of(fn) if name is None else name
         self.workers: int = whole("Stage", "workers", workers, 1, MOST_WORKERS)
@@ -162,7 +162,7 @@ def as_stage(place: str, given: object) -> Stage | Fan:
         return given
     if not callable(given):
         raise InvalidArgument(
-            f"[{place}] a stage is {shown(given)}, expected an async function, Stage or fan"
+            f"[{place}] a stage is {show(given)}, expected an async function, Stage or fan"
         )
     return Stage(given)
 
@@ -178,7 +178,7 @@ def whole(
     if found is None or found < least or (most is not None and found > most):
         wanted = f"at least {least}" if most is None else f"{least} to {most}"
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, expected a whole number of {wanted}"
+            f"[{place}] {name} is {show(value)}, expected a whole number of {wanted}"
         )
     return found
 
@@ -189,7 +189,7 @@ def _seconds(name: str, value: object) -> float:
         with suppress(OverflowError):
             found = float(value)
     if not math.isfinite(found) or found < 0:
-        raise InvalidArgument(f"[Stage] {name} is {shown(value)}, expected seconds, not negative")
+        raise InvalidArgument(f"[Stage] {name} is {show(value)}, expected seconds, not negative")
     return found
 
 

@@ -78,13 +78,13 @@ class _Asking:
         self.trips: list[Trip] = []
         self.come = asyncio.Event()
 
-    def came(self, link: Link, frame: Frame) -> None:
+    def on_frame(self, link: Link, frame: Frame) -> None:
         if frame.kind is MessageKind.PONG:
             sent, answered = frame.value
             self.trips.append(Trip(sent, answered, time.perf_counter()))
             self.come.set()
 
-    def ended(self, link: Link) -> None:
+    def on_end(self, link: Link) -> None:
         self.come.set()
 
 

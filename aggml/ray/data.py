@@ -18,7 +18,7 @@ import numpy as np
 import aggml
 from aggml import models
 from aggml.models import SpeechModel
-from aggml.models.speech import as_objects, as_text, mono, resampled
+from aggml.models.speech import as_objects, as_text, mono, resample
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ class Transcribe(_Worker):
     def _read_recording(self, given: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401 bytes or samples
         """A recording at the model's rate."""
         if isinstance(given, bytes):
-            return resampled(*models.read_wav(given))
-        return resampled(mono(given), self._rate)
+            return resample(*models.read_wav(given))
+        return resample(mono(given), self._rate)
 
     async def _all(self, recordings: Sequence[npt.NDArray[np.float32]]) -> list[list[Segment]]:
         assert isinstance(self._model, SpeechModel)

@@ -159,18 +159,18 @@ class Dispatcher:
         post = self._post
         assert post is not None
 
-        def landed(found: Callable[[], list[Array]]) -> None:
+        def land(found: Callable[[], list[Array]]) -> None:
             post(lambda: self._land(flight, found))
 
         # `landed` must be called in any case, else the step would count as under way for ever.
         wire = self._stages.wire
         if wire is None:
-            landed(raise_later(StageLost("the stages are not connected")))
+            land(raise_later(StageLost("the stages are not connected")))
             return
         try:
-            flight.sent = wire.send(step, landed)
+            flight.sent = wire.send(step, land)
         except StageLost as error:
-            landed(raise_later(error))
+            land(raise_later(error))
 
     def _land(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)
@@ -178,7 +178,7 @@ class Dispatcher:
             _deal(flight.asked, found())
         except BaseException as error:  # of any class: the waiting tasks must get it
             for asked in flight.asked:
-                asked.error = self._stages.lost(error) if isinstance(error, LOST) else error
+                asked.error = self._stages.loss_of(error) if isinstance(error, LOST) else error
         for asked in flight.asked:
             asked.done.set()
         self._send()

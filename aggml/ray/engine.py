@@ -259,7 +259,7 @@ class PipelineEngine:
                 )
             else:
                 if request.constraint is not None:
-                    await request.constraint.settled()
+                    await request.constraint.wait_for_mask()
                     request.look_at_mask()
                 if not request.over:
                     (token,) = choose_tokens([(request, 0)], best)

@@ -23,7 +23,7 @@ import ray
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FileServer", "Source", "cache_folder", "found", "source_of"]
+__all__ = ["FileServer", "Source", "cache_folder", "fetch", "source_of"]
 
 PIECE: Final = 64 << 10  # bytes; Ray puts results above 100 KB into the object store
 UNDER_WAY: Final = 16  # pieces asked for before the first has come
@@ -88,12 +88,12 @@ class FileServer:
         return os.pread(self._file, PIECE, offset)
 
 
-async def found(
+async def fetch(
     source: Source,
     files: str,
     progress: Callable[[int, int], None],
 ) -> Path:
-    """A path on this node to a file with the contents of ``source``; fetches it if necessary.
+    """Fetch a file unless it is here already, and return its path on this node.
 
     If several processes of a node need the same file, the first one fetches it and the others wait.
 

@@ -86,14 +86,14 @@ class Frames:
         self._got = 0  # bytes of the body that were received
 
     def room(self) -> memoryview:
-        """The memory for the next bytes; `took` is then told how many were received."""
+        """The memory for the next bytes; `receive` is then told how many were received."""
         if self._head is not None:
             rest: memoryview = self._body[self._got :].data
             return rest
         return self._view[self._have :]
 
-    def took(self, n: int) -> list[Frame]:
-        """The frames that are complete after ``n`` more bytes were written to `room`."""
+    def receive(self, n: int) -> list[Frame]:
+        """Return the frames that are complete after ``n`` more bytes were written to `room`."""
         found: list[Frame] = []
         if self._head is not None:
             self._got += n

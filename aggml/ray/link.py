@@ -56,11 +56,11 @@ class Role(IntEnum):
 class Peer(Protocol):
     """The owner of links, which handles their messages."""
 
-    def came(self, link: Link, frame: Frame) -> None:
+    def on_frame(self, link: Link, frame: Frame) -> None:
         """Called when a message has arrived."""
         ...
 
-    def ended(self, link: Link) -> None:
+    def on_end(self, link: Link) -> None:
         """Called when the other side is gone or does not answer."""
         ...
 
@@ -102,7 +102,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, kind: MessageKind, value: object, arrays: Sequence[Any] = ()) -> None:
-        """Send a message; messages stay in order. `flowing` waits until there is room for more."""
+        """Send a message; messages stay in order. `drain` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
             pieces = pack_message(kind, value, arrays)
             if _PAUSES:
@@ -111,7 +111,7 @@ class Link(asyncio.BufferedProtocol):
                 for piece in pieces:
                     self._transport.write(piece)
 
-    async def flowing(self) -> None:
+    async def drain(self) -> None:
         """Wait until most of the sent bytes have left the buffer."""
         await self._flowing.wait()
 
@@ -144,7 +144,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.proved.done():
             self.proved.set_exception(ConnectionError(f"the connection was closed: {exc}"))
             self.proved.exception()  # marks it as seen: maybe nobody awaits it
-        self._peer.ended(self)
+        self._peer.on_end(self)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -163,19 +163,19 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         if self._frames is not None:
-            for frame in self._frames.took(nbytes):
-                self._came(frame)
+            for frame in self._frames.receive(nbytes):
+                self._handle(frame)
             return
         self._proving += self._small[:nbytes]
         if len(self._proving) == self._proof_bytes():
             got, self._proving = bytes(self._proving), bytearray()
             self._prove(got)
 
-    def _came(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if frame.kind is MessageKind.PING:
             self.send(MessageKind.PONG, (frame.value, time.perf_counter()))
         else:
-            self._peer.came(self, frame)
+            self._peer.on_frame(self, frame)
 
     # -- proving
 

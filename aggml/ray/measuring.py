@@ -115,7 +115,7 @@ async def _one(backend: Backend, path: Path, layer: int, cache: str) -> float:
 
 async def _run(decoder: Decoder, position: int, values: np.ndarray | None) -> float:
     at = np.array([[position]], np.int32)
-    batch = Batch((Group(np.zeros_like(at), at, at, 0, decoder.seen(position)),))
+    batch = Batch((Group(np.zeros_like(at), at, at, 0, decoder.rows_to_read(position)),))
     future = await decoder.queue(batch, 1 if decoder.model.ends else 0, values=values)
     await future
     _, started, done = future.times

@@ -115,7 +115,7 @@ class Neighbours:
         else:
             found.close()
 
-    def came(self, link: Link, frame: Frame) -> None:
+    def on_frame(self, link: Link, frame: Frame) -> None:
         """See `aggml.ray.link.Peer`."""
         if frame.kind is MessageKind.STEP:
             number, step = frame.value
@@ -137,7 +137,7 @@ class Neighbours:
         if after is not None and not (self._last and frame.kind is MessageKind.CANCEL):
             after.send(frame.kind, frame.value, frame.arrays)
 
-    def ended(self, link: Link) -> None:
+    def on_end(self, link: Link) -> None:
         """See `aggml.ray.link.Peer`."""
         self._clocks.discard(link)
         if self._links.get(Role.BEFORE) is link:
@@ -170,7 +170,7 @@ class Neighbours:
         after = self._links.get(Role.AFTER)
         if after is None:
             return
-        await after.flowing()
+        await after.drain()
         went = time.perf_counter()  # before sending, because the other side may get it at once
         after.send(kind, value, arrays)
         self._tell(number, came, went)

@@ -18,7 +18,7 @@ import ray.util
 import aggml
 from aggml.models.stages import Batch, Group, load_decoder, open_model
 from aggml.ray.errors import StageLost
-from aggml.ray.files import found
+from aggml.ray.files import fetch
 from aggml.ray.measuring import Measured, measure_layers
 from aggml.ray.neighbours import Neighbours
 
@@ -144,7 +144,10 @@ class StageActor:
         self._trace: Trace | None = None
         self._steps: list[tuple[int, float, float]] = []
         self._neighbours = Neighbours(
-            duty.number, last=duty.number == duty.stages - 1, compute=self.step, tell=self._went
+            duty.number,
+            last=duty.number == duty.stages - 1,
+            compute=self.step,
+            tell=self._record_step,
         )
 
     async def open(self, opening: Opening) -> Facts:
@@ -170,8 +173,8 @@ class StageActor:
     async def measure(self, sample: Sample) -> Measured:
         """Measure how long layers take here; done before the layers are cut."""
         async with self._opening:
-            path = await found(self._duty.source, self._files, self._tell)
-            backend = self._opened_backend()
+            path = await fetch(self._duty.source, self._files, self._tell)
+            backend = self._open_backend()
             seconds = await measure_layers(backend, path, sample, self._duty.cache)
         free, _ = backend.device.memory()
         return Measured(ray.get_runtime_context().get_node_id(), tuple(seconds), free)
@@ -184,7 +187,7 @@ class StageActor:
         """
         await self._neighbours.connect(epoch, address)
 
-    async def loaded(self) -> tuple[int, int]:
+    async def load_progress(self) -> tuple[int, int]:
         """Bytes that were fetched or loaded so far, and bytes in all."""
         return self._loaded
 
@@ -269,7 +272,7 @@ class StageActor:
             raise StageLost(f"stage {self._duty.number} was restarted", self._duty.number)
         return self._decoder
 
-    def _went(self, number: int, came: float, went: float) -> None:
+    def _record_step(self, number: int, came: float, went: float) -> None:
         """Note for a trace that a step has gone to the next stage."""
         if self._trace is not None:
             self._steps.append((number, came, went))
@@ -287,15 +290,15 @@ class StageActor:
 
     async def _load(self, layers: tuple[int, int]) -> Decoder:
         duty = self._duty
-        path = await found(duty.source, self._files, self._tell)
-        backend = self._opened_backend()
+        path = await fetch(duty.source, self._files, self._tell)
+        backend = self._open_backend()
         with await open_model(path) as file:
             return await load_decoder(
                 backend, file, ctx=duty.ctx, sequences=duty.slots, cache=duty.cache,
                 progress=self._tell, stage=layers,
             )  # fmt: skip
 
-    def _opened_backend(self) -> Backend:
+    def _open_backend(self) -> Backend:
         if self._backend is None:
             if self._duty.backend is not None:
                 self._backend = self._duty.backend()
@@ -316,7 +319,7 @@ def _batch(step: PipelineStep, decoder: Decoder) -> Batch:
         ids = np.array([ask.ids], np.int32)
         positions = np.arange(ask.start, ask.start + len(ask.ids), dtype=np.int32)[None]
         rows = positions + np.int32(ask.slot * decoder.ctx)
-        seen = decoder.seen(ask.start + len(ask.ids) - 1)
+        seen = decoder.rows_to_read(ask.start + len(ask.ids) - 1)
         groups.append(Group(ids, positions, rows, ask.slot, seen))
         first = n + len(ask.ids) - 1 if ask.last else n
         n += len(ask.ids)

@@ -144,7 +144,7 @@ class Stages:
             try:
                 yield
             except LOST as error:
-                raise self.lost(error) from error
+                raise self.loss_of(error) from error
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
@@ -194,7 +194,7 @@ class Stages:
 
     async def _tell(self, progress: Callable[[int, int], None]) -> None:
         """Report the bytes that all stages have fetched or loaded."""
-        pairs = [await result(actor.loaded.remote()) for actor in self.actors]
+        pairs = [await result(actor.load_progress.remote()) for actor in self.actors]
         whole = sum(whole for _, whole in pairs)
         if whole:
             progress(sum(done for done, _ in pairs), whole)
@@ -226,7 +226,7 @@ class Stages:
                         continue
                     self.epoch = epoch + 1
                     return
-            found = self.lost(last) if isinstance(last, LOST) else lost
+            found = self.loss_of(last) if isinstance(last, LOST) else lost
             raise StageLost(
                 f"{found}; it did not come back within {self._patience:g} s",
                 found.stage, found.node,
@@ -252,7 +252,7 @@ class Stages:
         if old is not None:
             await anyio.to_thread.run_sync(old.close)
 
-    def lost(self, error: BaseException) -> StageLost:
+    def loss_of(self, error: BaseException) -> StageLost:
         """StageLost for an error, with number and node of the stage as far as they are known."""
         if isinstance(error, StageLost):
             if error.stage is None or error.node or not 0 <= error.stage < len(self.facts):
@@ -281,7 +281,7 @@ class Stages:
         try:
             return [await result(ref) for ref in refs]
         except LOST as error:
-            raise self.lost(error) from error
+            raise self.loss_of(error) from error
 
     async def clock(self, number: int) -> Reading:
         """The clock of a stage's node.

@@ -170,7 +170,7 @@ class Wire:
         if first is not None:
             first.send(kind, value)
 
-    def came(self, link: Link, frame: Frame) -> None:
+    def on_frame(self, link: Link, frame: Frame) -> None:
         """See `aggml.ray.link.Peer`."""
         if frame.kind is MessageKind.DONE:
             arrays = frame.arrays
@@ -190,7 +190,7 @@ class Wire:
         if tell is not None:
             tell(found)
 
-    def ended(self, link: Link) -> None:
+    def on_end(self, link: Link) -> None:
         """See `aggml.ray.link.Peer`."""
         for role, number in ((Role.BEFORE, 0), (Role.AFTER, self._last)):
             if self._links.get(role) is link:

@@ -114,7 +114,7 @@ class PlanningFacts:
             for now, then in zip(usages(graph), self.ground.usages, strict=True)
         )
 
-    def lost(self) -> Tensor | None:
+    def lost_tensor(self) -> Tensor | None:
         """A tensor that had memory and has no longer, or lies elsewhere; None: there is none."""
         for tensor, place in zip(self._tensors, self.ground.placements, strict=True):
             if place is not None and tensor.placement is not place:
@@ -297,7 +297,7 @@ class Planner:
     # -- programs
 
     @staticmethod
-    def floating(graph: Graph) -> tuple[Tensor, ...]:
+    def floating_leafs(graph: Graph) -> tuple[Tensor, ...]:
         """The leafs that a run is likely to bring: all that have no memory."""
         return tuple(
             [
@@ -308,8 +308,8 @@ class Planner:
             ]
         )
 
-    def known_of(self, graph: Graph, floating: tuple[Tensor, ...]) -> PlannedGraph | None:
-        """The program of a graph for runs that bring these leafs, if it still holds."""
+    def find_known(self, graph: Graph, floating: tuple[Tensor, ...]) -> PlannedGraph | None:
+        """Find the program of a graph for runs that bring these leafs, if it still holds."""
         kept = self.graphs.get(graph.uid)
         known = None if kept is None else kept.known.get(floating)
         return None if known is None or not known.is_valid(graph) else known
@@ -348,7 +348,7 @@ class Planner:
             own: the program has to be of this graph itself, and not of one that is like it.
         """
         for attempt in range(ATTEMPTS):
-            known = self.known_of(graph, floating)
+            known = self.find_known(graph, floating)
             if known is None or (own and known.twins is not None):
                 then = PlanningFacts(self, graph)
                 try:

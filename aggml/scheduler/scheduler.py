@@ -154,7 +154,7 @@ class Scheduler:
         Raises:
             InvalidArgument: the backend is not one of this scheduler.
         """
-        have = self._planner.memory.shared_by(self.buffer_type(backend))
+        have = self._planner.memory.buffers_of(self.buffer_type(backend))
         return have[0] if have else None
 
     # -- pins
@@ -213,7 +213,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.split_graph")
-        self._planner.finish(self._planner.program(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.program(graph, self._planner.floating_leafs(graph)))
 
     def plan(self, graph: Graph) -> SchedulePlan:
         """Which backend would run which node, and why; to be printed, or drawn with ``dot()``.
@@ -223,7 +223,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.plan")
         planner = self._planner
-        known = planner.finish(planner.program(graph, planner.floating(graph), own=True))
+        known = planner.finish(planner.program(graph, planner.floating_leafs(graph), own=True))
         return SchedulePlan(known.program)
 
     def reserve_size(self, graph: Graph) -> tuple[int, ...]:
@@ -233,7 +233,9 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.reserve_size")
         planner = self._planner
-        return measure(planner.finish(planner.build_split_graph(graph, planner.floating(graph))))
+        return measure(
+            planner.finish(planner.build_split_graph(graph, planner.floating_leafs(graph)))
+        )
 
     def reserve(self, graph: Graph) -> None:
         """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
@@ -243,7 +245,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.reserve")
-        self._planner.finish(self._planner.all(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.all(graph, self._planner.floating_leafs(graph)))
 
     init_measure = reserve
 
@@ -274,7 +276,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.prepare")
         planner = self._planner
-        await give_way(planner.guard(planner.all(graph, planner.floating(graph))))
+        await give_way(planner.guard(planner.all(graph, planner.floating_leafs(graph))))
 
     # -- running
 
@@ -490,7 +492,7 @@ class Scheduler:
             last = self._runner.mark_all()
             self.close()
             with anyio.CancelScope(shield=True):
-                await last.settled()
+                await last.wait_until_done()
         await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
@@ -498,7 +500,7 @@ class Scheduler:
 
     async def __aexit__(self, raised: object, *_: object) -> None:
         if raised is not None:
-            for future in self._admission.unfinished():
+            for future in self._admission.unfinished_futures():
                 future.abort()
         await self.aclose()
 
@@ -511,4 +513,4 @@ class Scheduler:
     def __repr__(self) -> str:
         self._runner.busy()
         names = ", ".join(b.name for b in self._given.backends)
-        return f"<Scheduler {names}: {len(self._admission.unfinished())} in flight>"
+        return f"<Scheduler {names}: {len(self._admission.unfinished_futures())} in flight>"

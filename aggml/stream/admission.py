@@ -66,15 +66,15 @@ class Admission:
                 return
             batch.counted = True
         self.add(future)
-        self.used()
+        self.use_up()
 
     def add(self, future: Future[Any]) -> None:
-        """Note a submission, also without a limit. The caller calls `used` for its place."""
+        """Note a submission, also without a limit. The caller calls `use_up` for its place."""
         with self._lock:
             self._forget_done()
             self._units.append(future)
 
-    def unfinished(self) -> list[Future[Any]]:
+    def unfinished_futures(self) -> list[Future[Any]]:
         """Futures of submissions that are not done, as far as it is known; oldest first."""
         with self._lock:
             return list(self._units)
@@ -91,7 +91,7 @@ class Admission:
             self._forget_done()
             return self._units[-limit] if len(self._units) >= limit else None
 
-    def used(self) -> None:
+    def use_up(self) -> None:
         """Use up the admission of this task, or else of another one: a submission was made."""
         with self._lock:
             if self._gone:

@@ -16,7 +16,7 @@ from aggml.process.foreign import report, show
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import BlockedWait, calling, check_may_wait
 from aggml.stream.failures import exception_of
-from aggml.stream.observe import learned, observers
+from aggml.stream.observe import notify_done, observers
 from aggml.stream.parker import post_here
 from aggml.stream.reactor import current_reactor, current_task
 from aggml.stream.waits import checkpoint, wait_op
@@ -139,7 +139,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             return self._problem is not None
         done = self._ops[-1].done()
         if observers and done:
-            learned(self._ops)
+            notify_done(self._ops)
         return done
 
     def exception(self) -> Exception | None:
@@ -160,7 +160,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         """The exception of operations that are done, or None."""
         ops = self._ops or ()
         if observers:
-            learned(ops)
+            notify_done(ops)
         failed = _native.first_failed(ops)
         if failed is not None:
             error = failed.error()
@@ -352,7 +352,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         """An awaitable of the same result whose cancellation never aborts the work."""
         return Shielded(self)
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until done, however it ends. Cancellation: abandons only this wait."""
         last = self._op_to_await()
         if last is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Groups = Sequence[tuple[_native.Stream, list[_native.Desc]]]
 
-__all__ = ["Observer", "born", "learned", "observers", "submit", "submit_in_line"]
+__all__ = ["Observer", "notify_done", "notify_new_memory", "observers", "submit", "submit_in_line"]
 
 #: All observers, in the order in which they came.
 observers: list[Observer] = []
@@ -36,11 +36,11 @@ class Observer(Protocol):
         """Called after they were enqueued; no observed operation of another thread came between."""
         ...
 
-    def born(self, start: int, end: int, owner: object) -> None:
+    def on_new_memory(self, start: int, end: int, owner: object) -> None:
         """Called for new memory at these addresses, which lives as long as ``owner``."""
         ...
 
-    def seen(self, ops: Sequence[_native.Op]) -> None:
+    def on_done(self, ops: Sequence[_native.Op]) -> None:
         """Called when the program has learned that these operations are done."""
         ...
 
@@ -81,18 +81,18 @@ def submit_in_line(
             return ops[len(first) :]
 
 
-def born(start: int, end: int, owner: object) -> None:
+def notify_new_memory(start: int, end: int, owner: object) -> None:
     """Tell observers about new memory: earlier accesses at these addresses were to other memory."""
     with _lock:
         for observer in observers:
-            observer.born(start, end, owner)
+            observer.on_new_memory(start, end, owner)
 
 
-def learned(ops: Sequence[_native.Op]) -> None:
+def notify_done(ops: Sequence[_native.Op]) -> None:
     """Tell observers that the program knows these operations to be done.
 
     All later actions of the program come after these operations.
     """
     with _lock:
         for observer in observers:
-            observer.seen(ops)
+            observer.on_done(ops)

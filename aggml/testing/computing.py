@@ -15,7 +15,7 @@ from aggml.testing.fixtures import (
     DeviceFixtures,
     N,
     needs,
-    placed,
+    place,
     ramp,
     sum_graph,
     sum_on,
@@ -123,7 +123,7 @@ class ComputingTests(DeviceFixtures):
         first = plan.plan
         await s.run(be, ramp(), ramp())
         assert plan.plan is first
-        tmp = placed(be)  # a placement elsewhere changes nothing
+        tmp = place(be)  # a placement elsewhere changes nothing
         tmp.buffer.close()  # type: ignore[union-attr]
         await s.run(be, ramp(), ramp())
         assert plan.plan is first

@@ -11,7 +11,7 @@ import pytest
 
 import aggml
 from aggml import ops
-from aggml.testing.fixtures import DeviceFixtures, holding, placed, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, place, place_array, ramp, sum_on
 
 __all__ = ["CopyTests"]
 
@@ -20,7 +20,7 @@ class CopyTests(DeviceFixtures):
     """A copy comes after all earlier work of both streams, and before all later work of both."""
 
     async def test_inside_a_stream(self, be: aggml.Backend) -> None:
-        a, b = holding(be, ramp(24).reshape(4, 6), "a"), placed(be, (6, 4), name="b")
+        a, b = place_array(be, ramp(24).reshape(4, 6), "a"), place(be, (6, 4), name="b")
         await be.copy(a, b)
         assert np.array_equal(await be.get(b), ramp(24).reshape(4, 6))
         await be.copy(ops.view_1d(a, 6, 0), ops.view_1d(b, 6, b.nb[1]))
@@ -28,14 +28,14 @@ class CopyTests(DeviceFixtures):
         await be.copy(a, a)
 
     async def test_quantized_blocks_keep_their_bytes(self, be: aggml.Backend) -> None:
-        a, b = placed(be, (64,), "q8_0", "a"), placed(be, (64,), "q8_0", "b")
+        a, b = place(be, (64,), "q8_0", "a"), place(be, (64,), "q8_0", "b")
         blocks = aggml.quantize(ramp(64), "q8_0").reshape(-1)
         be.set(a, blocks)
         await be.copy(a, b)
         assert np.array_equal(await be.get(b), blocks)
 
     async def test_between_streams(self, be: aggml.Backend, other: aggml.Backend) -> None:
-        a, b = holding(be, ramp(), "a"), placed(other, name="b")
+        a, b = place_array(be, ramp(), "a"), place(other, name="b")
         with be.stream.hold():
             be.set(a, ramp(start=7))
             copied = be.copy(a, b, to=other)
@@ -48,7 +48,7 @@ class CopyTests(DeviceFixtures):
         assert not (await be.get(a)).any()
 
     async def test_the_target_is_waited_for(self, be: aggml.Backend, other: aggml.Backend) -> None:
-        a, b = holding(be, ramp(), "a"), placed(other, name="b")
+        a, b = place_array(be, ramp(), "a"), place(other, name="b")
         with other.stream.hold():
             other.set(b, ramp(start=3))
             before = other.get(b)
@@ -61,7 +61,7 @@ class CopyTests(DeviceFixtures):
         assert np.array_equal(await other.get(b), ramp())
 
     async def test_to_the_cpu_and_back(self, be: aggml.Backend, cpu: aggml.Backend) -> None:
-        a, host, b = holding(be, ramp(), "a"), placed(cpu, name="host"), placed(be, name="b")
+        a, host, b = place_array(be, ramp(), "a"), place(cpu, name="host"), place(be, name="b")
         be.copy(a, host, to=cpu)
         cpu.copy(host, b, to=be)
         assert np.array_equal(await be.get(b), ramp())
@@ -72,7 +72,7 @@ class CopyTests(DeviceFixtures):
     ) -> None:
         n = 1 << 20
         x = rng.random(n, np.float32)
-        a, host, b = holding(be, x, "a"), placed(cpu, (n,)), placed(be, (n,), name="b")
+        a, host, b = place_array(be, x, "a"), place(cpu, (n,)), place(be, (n,), name="b")
         await be.copy(a, host, to=cpu)
         await cpu.copy(host, b, to=be)
         assert np.array_equal(await be.get(b), x)
@@ -81,7 +81,7 @@ class CopyTests(DeviceFixtures):
         self, be: aggml.Backend, cpu: aggml.Backend
     ) -> None:
         s = sum_on(be)
-        x, y = holding(cpu, ramp(), "x"), placed(cpu, name="y")
+        x, y = place_array(cpu, ramp(), "x"), place(cpu, name="y")
         cpu.copy(x, s.a, to=be)
         cpu.copy(x, s.b, to=be)
         be.graph_compute(s.graph)
@@ -90,7 +90,7 @@ class CopyTests(DeviceFixtures):
 
     async def test_ping_pong(self, be: aggml.Backend, cpu: aggml.Backend) -> None:
         """Fifty values pass through one tensor on each side; none is awaited before the end."""
-        there, here, got = placed(be), placed(cpu), []
+        there, here, got = place(be), place(cpu), []
         for k in range(50):
             cpu.set(here, ramp(start=k), copy=True)
             cpu.copy(here, there, to=be)
@@ -102,7 +102,7 @@ class CopyTests(DeviceFixtures):
     async def test_a_failed_source_fails_the_copy(
         self, be: aggml.Backend, cpu: aggml.Backend
     ) -> None:
-        a, host = holding(be, ramp(), "a"), holding(cpu, ramp(), "host")
+        a, host = place_array(be, ramp(), "a"), place_array(cpu, ramp(), "host")
         lost = LookupError("lost")
         failed = be.stream.fail(lost, writes=[a])
         copied = be.copy(a, host, to=cpu)
@@ -115,8 +115,8 @@ class CopyTests(DeviceFixtures):
         assert np.array_equal(await cpu.get(host), ramp())
 
     def test_misuse(self, be: aggml.Backend, cpu: aggml.Backend) -> None:
-        a, b = placed(be, (6, 4)), placed(be, (4, 6))
-        half, host = placed(be, (6, 4), "f16"), placed(cpu, (6, 4))
+        a, b = place(be, (6, 4)), place(be, (4, 6))
+        half, host = place(be, (6, 4), "f16"), place(cpu, (6, 4))
         for src, dst in ((a, b), (a, half), (a, ops.transpose(b))):
             with pytest.raises(aggml.LayoutMismatch):
                 be.copy(src, dst)

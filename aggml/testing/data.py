@@ -14,7 +14,7 @@ import pytest
 
 import aggml
 from aggml import ops
-from aggml.testing.fixtures import Array, DeviceFixtures, holding, placed, ramp
+from aggml.testing.fixtures import Array, DeviceFixtures, place, place_array, ramp
 
 __all__ = ["DataTests"]
 
@@ -53,7 +53,7 @@ class DataTests(DeviceFixtures):
     async def test_what_is_set_is_got(
         self, be: aggml.Backend, rng: np.random.Generator, ne: tuple[int, ...], dtype: str
     ) -> None:
-        t = placed(be, ne, dtype)
+        t = place(be, ne, dtype)
         x = rng.integers(-100, 100, t.shape).astype(NUMPY[dtype])
         await be.set(t, x)
         got = await be.get(t)
@@ -67,7 +67,7 @@ class DataTests(DeviceFixtures):
     ) -> None:
         x = rng.standard_normal((3, 64)).astype(np.float32)
         blocks = aggml.quantize(x, dtype)
-        t = placed(be, (64, 3), dtype)
+        t = place(be, (64, 3), dtype)
         await be.set(t, blocks)
         got = await be.get(t)
         assert got.dtype == np.uint8
@@ -77,7 +77,7 @@ class DataTests(DeviceFixtures):
         assert np.array_equal(await be.get(row), got[1])
 
     async def test_bytes_of_the_span(self, be: aggml.Backend) -> None:
-        t = holding(be, ramp())
+        t = place_array(be, ramp())
         got = await be.get(t, offset=8, size=12)
         assert got.dtype == np.uint8
         assert np.array_equal(got.view(np.float32), ramp()[2:5])
@@ -96,7 +96,7 @@ class DataTests(DeviceFixtures):
 
     async def test_pieces_at_regular_distances(self, be: aggml.Backend) -> None:
         x = ramp(60).reshape(6, 10)
-        t = holding(be, x)
+        t = place_array(be, x)
         column = {"size": 12, "stride_tensor": t.nb[1], "offset": 8}
         await be.set_2d(t, -ramp(20), n_copies=4, stride_data=20, **column)
         x[:4, 2:5] = -ramp(20).reshape(4, 5)[:, :3]
@@ -110,7 +110,7 @@ class DataTests(DeviceFixtures):
 
     async def test_bytes_of_many_tensors(self, be: aggml.Backend) -> None:
         values = [ramp(60).reshape(6, 10), ramp(12) + 70, ramp(8) - 9]
-        tensors = [holding(be, x) for x in values]
+        tensors = [place_array(be, x) for x in values]
         values[0].reshape(-1)[4:7] = ramp(3) + 500
         values[2][:] = ramp(8) + 90
         await be.set_many([(tensors[0], ramp(3) + 500, 16), (tensors[2], ramp(8) + 90, 0)])
@@ -137,13 +137,13 @@ class DataTests(DeviceFixtures):
         ids=["memoryview", "array", "dlpack"],
     )
     async def test_other_arrays(self, be: aggml.Backend, wrap: Any) -> None:
-        t = placed(be)
+        t = place(be)
         await be.set(t, wrap(ramp()))
         assert np.array_equal(await be.get(t), ramp())
 
     async def test_a_large_transfer(self, be: aggml.Backend, rng: np.random.Generator) -> None:
         n = 1 << 21
-        t = placed(be, (n,))
+        t = place(be, (n,))
         x = rng.random(n, np.float32)
         await be.set(t, x)
         out = np.empty(n, np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, holding, placed, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, place, place_array, ramp, sum_on
 
 __all__ = ["EndingTests"]
 
@@ -64,7 +64,7 @@ class EndingTests(DeviceFixtures):
         assert np.array_equal(await run, 2 * ramp())
 
     async def test_a_cancelled_get_is_only_abandoned(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         with be.stream.hold():
             got = be.get(tensor)
             with anyio.move_on_after(0) as scope:
@@ -75,7 +75,7 @@ class EndingTests(DeviceFixtures):
 
     async def test_leaving_awaits_what_is_queued(self, device: aggml.Device) -> None:
         async with device.backend() as be:
-            tensor = placed(be)
+            tensor = place(be)
             be.set(tensor, ramp())
             got = be.get(tensor)
         assert got.done()
@@ -101,7 +101,7 @@ class EndingTests(DeviceFixtures):
     async def test_a_closed_backend_refuses_everything(self, device: aggml.Device) -> None:
         be = device.backend()
         s = sum_on(be)
-        tensor, spare, event = placed(be), aggml.new_tensor("f32", ne=(4,)), device.event()
+        tensor, spare, event = place(be), aggml.new_tensor("f32", ne=(4,)), device.event()
         await be.aclose()
         be.close()
         await be.aclose()
@@ -125,7 +125,7 @@ class EndingTests(DeviceFixtures):
 
     async def test_closing_does_not_wait(self, device: aggml.Device) -> None:
         be = device.backend()
-        tensor = placed(be)
+        tensor = place(be)
         with be.stream.hold():
             written = be.set(tensor, ramp())
             be.close()
@@ -147,7 +147,7 @@ class EndingTests(DeviceFixtures):
             assert np.array_equal(await got, 2 * ramp())
 
     async def test_futures_may_be_dropped(self, be: aggml.Backend) -> None:
-        tensor = placed(be)
+        tensor = place(be)
         for k in range(200):
             be.set(tensor, ramp(start=k), copy=True)
             be.get(tensor)
@@ -166,5 +166,5 @@ class EndingTests(DeviceFixtures):
     async def test_many_open_and_close(self, device: aggml.Device) -> None:
         for k in range(20):
             async with device.backend() as be:
-                tensor = holding(be, ramp(start=k))
+                tensor = place_array(be, ramp(start=k))
                 assert np.array_equal(await be.get(tensor), ramp(start=k))

@@ -10,7 +10,7 @@ import pytest
 
 import aggml
 from aggml import Graph, ops
-from aggml.testing.fixtures import DeviceFixtures, N, holding, placed, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, N, place, place_array, ramp, sum_on
 
 __all__ = ["FailureTests"]
 
@@ -19,7 +19,7 @@ class FailureTests(DeviceFixtures):
     """The rules of docs/async.md, section "Failure"."""
 
     def test_misuse_raises_at_the_call(self, be: aggml.Backend, cpu: aggml.Backend) -> None:
-        t, nowhere = placed(be), aggml.new_tensor("f32", ne=(N,))
+        t, nowhere = place(be), aggml.new_tensor("f32", ne=(N,))
         x = ramp()
         for kind, call in (
             (aggml.NotAllocated, lambda: be.set(nowhere, x)),
@@ -44,7 +44,7 @@ class FailureTests(DeviceFixtures):
                 call()
         if not be.device.supports_buffer_type(cpu.buffer_type):
             with pytest.raises(aggml.InvalidArgument):
-                be.get(placed(cpu))
+                be.get(place(cpu))
         if not cpu.device.supports_buffer_type(be.buffer_type):
             with pytest.raises(aggml.InvalidArgument):
                 cpu.get(t)
@@ -54,7 +54,7 @@ class FailureTests(DeviceFixtures):
     async def test_what_reads_a_failed_write_fails_with_the_same_cause(
         self, be: aggml.Backend, other: aggml.Backend
     ) -> None:
-        tensor, lost = holding(be, ramp()), LookupError("lost")
+        tensor, lost = place_array(be, ramp()), LookupError("lost")
         failed = be.stream.fail(lost, writes=[tensor], operation="set")
         got = be.get(tensor)
         for future in (failed, got):
@@ -64,12 +64,12 @@ class FailureTests(DeviceFixtures):
         elsewhere = other.get(tensor)
         with pytest.raises(aggml.AggmlError):
             await elsewhere
-        healthy = holding(be, ramp())
+        healthy = place_array(be, ramp())
         assert np.array_equal(await be.get(healthy), ramp())
 
     async def test_a_full_write_cures(self, be: aggml.Backend) -> None:
         for cure in ("set", "memset", "copy", "accept"):
-            tensor, source = holding(be, ramp()), holding(be, ramp(start=2))
+            tensor, source = place_array(be, ramp()), place_array(be, ramp(start=2))
             failed = be.stream.fail(LookupError("lost"), writes=[tensor])
             with pytest.raises(aggml.AggmlError):
                 await failed
@@ -85,7 +85,7 @@ class FailureTests(DeviceFixtures):
             assert np.array_equal(await be.get(tensor), wanted), cure
 
     async def test_a_write_in_part_cures_nothing(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         failed = be.stream.fail(LookupError("lost"), writes=[tensor])
         be.set(tensor, ramp(2), offset=0)
         got = be.get(tensor)
@@ -109,7 +109,7 @@ class FailureTests(DeviceFixtures):
         assert np.array_equal(await s.run(be, ramp(start=1), ramp()), 2 * ramp() + 1)
 
     async def test_synchronize_tells_what_nobody_saw(self, be: aggml.Backend) -> None:
-        tensor, lost = placed(be), LookupError("lost")
+        tensor, lost = place(be), LookupError("lost")
         be.stream.fail(lost, writes=[tensor])
         with pytest.raises(ExceptionGroup) as caught:
             await be.synchronize()
@@ -134,7 +134,7 @@ class FailureTests(DeviceFixtures):
 
     async def test_a_lost_device_fails_everything(self, device: aggml.Device) -> None:
         be = device.backend()
-        tensor = placed(be)
+        tensor = place(be)
         gone = OSError("unplugged")
         with be.stream.hold():
             queued = [be.set(tensor, ramp()), be.get(tensor)]

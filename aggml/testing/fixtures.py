@@ -23,9 +23,9 @@ __all__ = [
     "DeviceFixtures",
     "N",
     "Sum",
-    "holding",
     "needs",
-    "placed",
+    "place",
+    "place_array",
     "ramp",
     "sum_graph",
     "sum_on",
@@ -81,18 +81,18 @@ def ramp(n: int = N, start: float = 0) -> Array:
     return np.arange(n, dtype=np.float32) + np.float32(start)
 
 
-def placed(
+def place(
     be: aggml.Backend, ne: tuple[int, ...] = (N,), dtype: str = "f32", name: str = "t"
 ) -> Tensor:
-    """A new tensor in memory of ``be``."""
+    """Make a new tensor in memory of ``be``."""
     tensor = aggml.new_tensor(dtype, ne=ne, name=name)
     be.alloc([tensor])
     return tensor
 
 
-def holding(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
+def place_array(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
     """A new f32 tensor in memory of ``be`` that holds ``value``."""
-    tensor = placed(be, value.shape[::-1], name=name)
+    tensor = place(be, value.shape[::-1], name=name)
     assert be.set(tensor, value, copy=True).wait(10)
     return tensor
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, N, holding, placed, ramp
+from aggml.testing.fixtures import DeviceFixtures, N, place, place_array, ramp
 
 __all__ = ["MemoryTests"]
 
@@ -119,15 +119,15 @@ class MemoryTests(DeviceFixtures):
             assert (await be.get(tensor, offset=0) == 0x41).all()
 
     async def test_a_tensor_keeps_its_buffer(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         gc.collect()
-        fill = [placed(be, (N,)) for _ in range(4)]  # these would reuse freed memory
+        fill = [place(be, (N,)) for _ in range(4)]  # these would reuse freed memory
         for other in fill:
             be.memset(other, 0xFF)
         assert np.array_equal(await be.get(tensor), ramp())
 
     async def test_work_in_flight_keeps_the_bytes(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         assert tensor.buffer is not None
         with be.stream.hold():
             got = be.get(tensor)

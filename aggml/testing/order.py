@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.testing.fixtures import DeviceFixtures, N, holding, placed, ramp, sum_on
+from aggml.testing.fixtures import DeviceFixtures, N, place, place_array, ramp, sum_on
 
 __all__ = ["OrderTests"]
 
@@ -20,7 +20,7 @@ class OrderTests(DeviceFixtures):
     """The rules of docs/async.md, sections "Operations and futures" and "Order"."""
 
     async def test_operations_run_in_the_order_submitted(self, be: aggml.Backend) -> None:
-        a, b = placed(be, name="a"), placed(be, name="b")
+        a, b = place(be, name="a"), place(be, name="b")
         with be.stream.hold():
             got = []
             for k in range(20):
@@ -56,7 +56,7 @@ class OrderTests(DeviceFixtures):
         assert be.pending == 0
 
     async def test_a_future_can_be_awaited_again(self, be: aggml.Backend) -> None:
-        got = be.get(holding(be, ramp()))
+        got = be.get(place_array(be, ramp()))
         for _ in range(3):
             assert np.array_equal(await got, ramp())
         assert got.done()
@@ -70,7 +70,7 @@ class OrderTests(DeviceFixtures):
     async def test_an_event_orders_two_streams(
         self, be: aggml.Backend, other: aggml.Backend
     ) -> None:
-        tensor, event = holding(be, 0 * ramp()), be.device.event()
+        tensor, event = place_array(be, 0 * ramp()), be.device.event()
         with be.stream.hold():
             be.set(tensor, ramp())
             be.record(event)
@@ -93,7 +93,7 @@ class OrderTests(DeviceFixtures):
     async def test_recording_again_leaves_earlier_waits_alone(
         self, be: aggml.Backend, other: aggml.Backend
     ) -> None:
-        event, tensor = be.device.event(), holding(other, ramp())
+        event, tensor = be.device.event(), place_array(other, ramp())
         await be.record(event)
         other.wait(event)
         with be.stream.hold():
@@ -108,7 +108,7 @@ class OrderTests(DeviceFixtures):
     async def test_waiting_for_a_future_of_another_stream(
         self, be: aggml.Backend, other: aggml.Backend
     ) -> None:
-        tensor = holding(be, 0 * ramp())
+        tensor = place_array(be, 0 * ramp())
         with be.stream.hold():
             written = be.set(tensor, ramp())
             other.wait(written)
@@ -116,7 +116,7 @@ class OrderTests(DeviceFixtures):
         assert np.array_equal(await got, ramp())
 
     async def test_streams_are_independent(self, be: aggml.Backend, other: aggml.Backend) -> None:
-        mine, theirs = holding(be, ramp()), holding(other, ramp(start=1))
+        mine, theirs = place_array(be, ramp()), place_array(other, ramp(start=1))
         with be.stream.hold():
             waiting = be.get(mine)
             assert np.array_equal(await other.get(theirs), ramp(start=1))
@@ -126,7 +126,7 @@ class OrderTests(DeviceFixtures):
     async def test_many_streams_that_wait_for_each_other(self, device: aggml.Device) -> None:
         """Streams wait for each other in a long chain: a wait must not occupy a thread."""
         backends = [device.backend() for _ in range(8)]
-        tensor = placed(backends[0])
+        tensor = place(backends[0])
         event = device.event()
         with backends[0].stream.hold():
             for k in range(40):
@@ -155,7 +155,7 @@ class OrderTests(DeviceFixtures):
         await computed
 
     async def test_a_batch_whose_body_raises_does_nothing(self, be: aggml.Backend) -> None:
-        tensor = holding(be, ramp())
+        tensor = place_array(be, ramp())
         futures = []
 
         def give_up() -> None:
@@ -171,7 +171,7 @@ class OrderTests(DeviceFixtures):
 
     async def test_back_pressure(self, device: aggml.Device) -> None:
         async with device.backend(max_queued=2) as be:
-            tensor = placed(be)
+            tensor = place(be)
             with be.stream.hold():
                 for _ in range(2):
                     await be.ready()
@@ -184,7 +184,7 @@ class OrderTests(DeviceFixtures):
             await be.set(tensor, ramp())
 
     async def test_synchronize_stands_for_all(self, be: aggml.Backend) -> None:
-        tensor = placed(be, (N,))
+        tensor = place(be, (N,))
         futures = [be.set(tensor, ramp(start=k), copy=True) for k in range(10)]
         await be.synchronize()
         assert all(f.done() for f in futures)

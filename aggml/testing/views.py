@@ -12,7 +12,7 @@ import pytest
 
 import aggml
 from aggml import ops
-from aggml.testing.fixtures import Array, DeviceFixtures, placed, ramp
+from aggml.testing.fixtures import Array, DeviceFixtures, place, ramp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class ViewTests(DeviceFixtures):
     async def test_shapes_that_are_the_same_after_leading_ones(
         self, be: aggml.Backend, shape: tuple[int, ...]
     ) -> None:
-        t = placed(be, (4, 3, 2))
+        t = place(be, (4, 3, 2))
         x = ramp(24).reshape(shape)
         await be.set(t, x)
         assert np.array_equal(await be.get(t), ramp(24).reshape(2, 3, 4))
@@ -73,7 +73,7 @@ class ViewTests(DeviceFixtures):
     async def test_sources_of_any_strides(
         self, be: aggml.Backend, rng: np.random.Generator, how: str
     ) -> None:
-        t = placed(be, (6, 4))
+        t = place(be, (6, 4))
         x = SOURCES.get(how, _read_only)(_numbers(rng, (4, 6)))
         await be.set(t, x)
         assert np.array_equal(await be.get(t), x)
@@ -82,7 +82,7 @@ class ViewTests(DeviceFixtures):
     async def test_out_of_any_strides(
         self, be: aggml.Backend, rng: np.random.Generator, how: str
     ) -> None:
-        t = placed(be, (6, 4))
+        t = place(be, (6, 4))
         x = _numbers(rng, (4, 6))
         await be.set(t, x)
         out = SOURCES[how](np.zeros((4, 6), np.float32))
@@ -91,7 +91,7 @@ class ViewTests(DeviceFixtures):
         assert np.array_equal(out, x)
 
     async def test_get_with_another_shape(self, be: aggml.Backend) -> None:
-        t = placed(be, (4, 3))
+        t = place(be, (4, 3))
         await be.set(t, ramp(12).reshape(3, 4))
         assert np.array_equal(await be.get(t, shape=(2, 6)), ramp(12).reshape(2, 6))
         assert np.array_equal(await be.get(t, shape=(1, 3, 4)), ramp(12).reshape(1, 3, 4))
@@ -106,7 +106,7 @@ class ViewTests(DeviceFixtures):
     async def test_views_are_set_and_got_in_logical_order(
         self, be: aggml.Backend, rng: np.random.Generator, how: str
     ) -> None:
-        t = placed(be, (6, 4))
+        t = place(be, (6, 4))
         x = _numbers(rng, (4, 6))
         await be.set(t, x)
         view = VIEWS[how](t)
@@ -119,7 +119,7 @@ class ViewTests(DeviceFixtures):
         assert np.array_equal(await be.get(t), wanted)
 
     async def test_memset(self, be: aggml.Backend) -> None:
-        t = placed(be, (6, 4))
+        t = place(be, (6, 4))
         await be.set(t, ramp(24).reshape(4, 6))
         await be.memset(t, 0, offset=4, size=8)
         x = ramp(24)

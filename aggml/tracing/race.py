@@ -176,7 +176,7 @@ class RaceChecker:
 
     # -- what happens
 
-    def born(self, start: int, end: int, owner: object) -> None:
+    def on_new_memory(self, start: int, end: int, owner: object) -> None:
         """Memory was allocated: earlier accesses at these addresses concerned other bytes.
 
         Once its owner is gone, arrays of the host may come to lie there.
@@ -184,11 +184,11 @@ class RaceChecker:
         self._forget(start, end)
         key, gone, owners = id(owner), self._gone, self._owners
 
-        def died(_: object) -> None:  # at any moment, maybe while the accesses are walked
+        def on_free(_: object) -> None:  # at any moment, maybe while the accesses are walked
             gone.append((start, end))
             owners.pop(key, None)
 
-        owners[key] = weakref.ref(owner, died)
+        owners[key] = weakref.ref(owner, on_free)
 
     def _forget(self, start: int, end: int) -> None:
         self._accesses = [a for a in self._accesses if a.end <= start or end <= a.start]
@@ -248,7 +248,7 @@ class RaceChecker:
             _join(known, self._lines[other].at(upto))
         line.learn(ticket, known)
 
-    def seen(self, ops: Sequence[_native.Op]) -> None:
+    def on_done(self, ops: Sequence[_native.Op]) -> None:
         """See `aggml.stream.observe.Observer`."""
         for op in ops:
             key, ticket = op.stream.key, op.ticket

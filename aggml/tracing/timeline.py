@@ -81,11 +81,11 @@ class Trace:
                 self._ops.append(_Traced(stream, name, op, tensors, upto))
                 self._last[stream.key] = op.ticket
 
-    def born(self, start: int, end: int, owner: object) -> None:
+    def on_new_memory(self, start: int, end: int, owner: object) -> None:
         """See `aggml.stream.observe.Observer`."""
         self._known.clear()
 
-    def seen(self, ops: Sequence[_native.Op]) -> None:
+    def on_done(self, ops: Sequence[_native.Op]) -> None:
         """See `aggml.stream.observe.Observer`."""
 
     def note(self, event: TraceEvent) -> None:

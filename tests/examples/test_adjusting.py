@@ -90,7 +90,7 @@ def test_a_sequence_may_be_long() -> None:
     row = np.zeros(1000, np.float32)
     for token in [*range(500), *range(250)]:
         adjuster.take(token)
-    ids, logits = adjuster.changed(row)
+    ids, logits = adjuster.adjust(row)
     assert dict(zip(ids.tolist(), logits.tolist(), strict=True)) == {
         i: -1.0 if i < 250 else -0.5 for i in range(500)
     }
@@ -161,7 +161,7 @@ async def test_any_number_of_different_tokens_is_changed(n: int, of: str) -> Non
     wanted[list(bias)] += list(bias.values())
     wanted -= 0.75 * (count > 0) - 0.5 * count
     wanted[list(ends)] = -math.inf
-    ids, logits = adjuster.changed(row)
+    ids, logits = adjuster.adjust(row)
     assert len(set(ids.tolist())) == len(ids) == adjuster.changing
     assert {*ids.tolist()} == {*bias, *prompt, *made, *ends}
     np.testing.assert_allclose(logits, wanted[ids], atol=1e-4)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 N = 16
 KINDS = ["run", "run", "run", "get", "set", "mark", "call", "fail", "delay"]
-WAITS = ["await", "await", "shield", "gather", "as_completed", "callback", "settled", "timeout"]
+WAITS = ["await", "await", "shield", "gather", "as_completed", "callback", "until_done", "timeout"]
 
 
 class _Work:
@@ -64,7 +64,7 @@ class _Wait:
 
     def begin(self) -> None:
         """Count as a waiter from here on; no checkpoint may lie between this and the wait."""
-        for work in self.works if self.how != "settled" else ():
+        for work in self.works if self.how != "until_done" else ():
             work.waiting.add(self)
 
     def end(self) -> None:
@@ -109,8 +109,8 @@ class _Wait:
             async for future in aggml.as_completed([w.future for w in self.works]):
                 _judge(left.pop(id(future)))
             assert not left
-        elif self.how == "settled":
-            await first.future.settled()
+        elif self.how == "until_done":
+            await first.future.wait_until_done()
             _judge(first)
         else:
             value = None
@@ -227,7 +227,7 @@ async def _waits(
         while held:
             held.pop().release()
     for work in works:
-        await work.future.settled()
+        await work.future.wait_until_done()
         _judge(work)
     while any(not w.over for w in waits):  # callbacks run in a turn of the loop of their own
         await anyio.lowlevel.checkpoint()

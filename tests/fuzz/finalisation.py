@@ -88,7 +88,9 @@ class _Program:
         return future
 
     async def wait(self, future: aggml.Future[Any]) -> None:
-        how = self.dice.choice(["await", "shield", "gather", "as_completed", "settled", "timeout"])
+        how = self.dice.choice(
+            ["await", "shield", "gather", "as_completed", "until_done", "timeout"]
+        )
         try:
             if how == "gather":
                 await aggml.gather(future, self.queue())
@@ -98,8 +100,8 @@ class _Program:
             elif how == "timeout":
                 with anyio.move_on_after(self.dice.choice([0, 1e-5, 1000])):
                     await future
-            elif how == "settled":
-                await future.settled()
+            elif how == "until_done":
+                await future.wait_until_done()
             else:
                 await (future if how == "await" else future.shield())
         except aggml.Aborted:

@@ -88,7 +88,7 @@ async def _lost(model: aggml.models.TextModel) -> int:
     assert isinstance(engine, Engine)
     for _ in range(4):
         for flight in list(engine._flights):
-            await flight.future.settled()
+            await flight.future.wait_until_done()
         engine.turn()
     return engine.pages.used
 

@@ -219,7 +219,7 @@ async def _program(
         for _ in range(2):
             engine.turn()
             for flight in list(engine._flights):
-                await flight.future.settled()
+                await flight.future.wait_until_done()
         engine.turn()
     assert not watch.wrong, watch.wrong[0]
     assert (engine.pages.used, engine.pages.slots) == (0, []), repr(engine)
@@ -335,7 +335,7 @@ async def _wanted(call: _Call, alone: PagedDecoder) -> list[int]:
 
 
 def _changed(adjuster: Adjuster, row: np.ndarray) -> np.ndarray:
-    ids, logits = adjuster.changed(row)
+    ids, logits = adjuster.adjust(row)
     row = row.copy()
     row[ids] = logits
     return row

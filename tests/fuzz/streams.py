@@ -152,11 +152,11 @@ async def _await_some(program: Program) -> None:
     choose.shuffle(futures)
 
     async def wait(future: aggml.Future[Any]) -> None:
-        await future.settled()
+        await future.wait_until_done()
 
     async def give_up(future: aggml.Future[Any]) -> None:
         with anyio.move_on_after(0):
-            await future.settled()
+            await future.wait_until_done()
 
     async with anyio.create_task_group() as tasks:
         for future in futures[: choose.randrange(40)]:
@@ -168,7 +168,7 @@ async def _await_some(program: Program) -> None:
             if choose.random() < 0.3:
                 await anyio.lowlevel.checkpoint()
     for future in futures:
-        await future.settled()
+        await future.wait_until_done()
 
 
 def _check(program: Program) -> None:

@@ -82,7 +82,7 @@ class Worker:
                 if kind != "run":  # a run whose last waiter gave up is aborted
                     self.check(await future, expected)
                 else:
-                    await future.settled()
+                    await future.wait_until_done()
             else:
                 self.check(await future, expected)
 

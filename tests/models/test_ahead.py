@@ -36,7 +36,7 @@ async def test_each_step_has_the_inputs_that_it_has_alone(
     async with await _decoder(tmp_path, name, slots=len(positions)) as model:
         decoder: Any = model._decoder
         assert isinstance(decoder, Decoder)
-        first, seen = decoder._first_rows[: len(positions)], decoder.seen(max(positions))
+        first, seen = decoder._first_rows[: len(positions)], decoder.rows_to_read(max(positions))
         n = 256 - max(positions)
         group = some_of_each(positions, n, first, 0, seen)
         alone = [some_of_each([x + i for x in positions], 1, first, 0, seen) for i in range(n)]

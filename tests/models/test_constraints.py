@@ -478,7 +478,7 @@ def walk(grammars: Grammars, words: Vocabulary, grammar: Grammar, seed: int) -> 
         assert constraint.mask is not None
         ids = np.arange(len(words.pieces))
         allowed = np.flatnonzero(constraint.mask.allows(ids))
-        row = constraint.mask.applied(np.zeros(len(ids), np.float32))
+        row = constraint.mask.apply(np.zeros(len(ids), np.float32))
         np.testing.assert_array_equal(np.flatnonzero(row == 0), allowed)
         token = int(chosen.choice(allowed.tolist()))
         if token in words.ends:

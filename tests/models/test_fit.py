@@ -19,7 +19,7 @@ from aggml.devices.sim import SimDevice
 from aggml.models import Fit, Host, MemoryShortage, SpeechModel, TextModel, fit, load
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
-from aggml.models.fitting import _left_in_group, available
+from aggml.models.fitting import _bytes_left_in_group, available
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.kv.rows import round_up
 from aggml.models.memory import measure
@@ -532,17 +532,18 @@ def test_the_tightest_limit_of_the_control_groups_counts(
     told = Path.read_text
     where = {"/proc/self/cgroup": "0::/a/b\n"}
     monkeypatch.setattr(Path, "read_text", lambda self: where.get(str(self)) or told(self))
-    assert _left_in_group(tmp_path) is None
+    assert _bytes_left_in_group(tmp_path) is None
     group(tmp_path / "a" / "b", "max\n", 100, 0)
-    assert _left_in_group(tmp_path) is None
+    assert _bytes_left_in_group(tmp_path) is None
     group(tmp_path / "a", "5000\n", 3000, 500)
-    assert _left_in_group(tmp_path) == 2500
+    assert _bytes_left_in_group(tmp_path) == 2500
     group(tmp_path / "a" / "b", "9000\n", 8000, 200)
-    assert _left_in_group(tmp_path) == 1200
+    assert _bytes_left_in_group(tmp_path) == 1200
     group(tmp_path / "a" / "b", "9000\n", 10000, 200)
-    assert _left_in_group(tmp_path) == 0
+    assert _bytes_left_in_group(tmp_path) == 0
     monkeypatch.setattr(
-        "aggml.models.fitting._left_in_group", lambda root=tmp_path: _left_in_group(root)
+        "aggml.models.fitting._bytes_left_in_group",
+        lambda root=tmp_path: _bytes_left_in_group(root),
     )
     assert available(CPU) == 0
 

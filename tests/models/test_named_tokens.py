@@ -105,7 +105,7 @@ def test_bad_words_are_found_within_tokens_and_over_several_of_them() -> None:
                 not any(x in text + y for x in bad) and (allowed is None or i in allowed)
                 for i, y in enumerate(pieces)
             ]
-            assert named.narrowed(None).allows(ids).tolist() == right
+            assert named.narrow(None).allows(ids).tolist() == right
             if not any(right):
                 break
             token = chosen.choice(np.flatnonzero(right).tolist())

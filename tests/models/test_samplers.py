@@ -318,7 +318,7 @@ def test_penalties_apply_where_they_stand_in_the_order() -> None:
     logits = np.array([5.0, 4.0, 3.0, 2.0, -1.0], np.float32)
     at = np.arange(5)
     biased = logits.copy()
-    ids, new = adjuster.changed(logits, penalties=False)
+    ids, new = adjuster.adjust(logits, penalties=False)
     biased[ids] = new
     assert biased.tolist() == [5.0, 4.0, 4.0, 2.0, -1.0]
     found = adjuster.penalize(at, biased.astype(np.float64))

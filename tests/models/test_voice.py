@@ -21,7 +21,7 @@ from aggml import InvalidArgument, InvalidState, Unsupported
 from aggml.models import ModelError, VoiceModel, read_wav
 from aggml.models.speech.spans import SpanFinder, SpanRules
 from aggml.models.speech.voice import SHAPES
-from aggml.models.speech.waves import Resampler, resampled
+from aggml.models.speech.waves import Resampler, resample
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -107,7 +107,7 @@ async def test_other_rates_channels_and_integers_are_heard_alike(vad: VoiceModel
     for chunks, rate in (
         (in_pieces(stereo, 999), 16000),
         (in_pieces(integers, 999), 16000),
-        (in_pieces(resampled(sound, 16000, 48000), 1234), 48000),
+        (in_pieces(resample(sound, 16000, 48000), 1234), 48000),
     ):
         found = await spans_of(vad, chunks, rate)
         assert len(found) == len(expected)
@@ -183,7 +183,7 @@ def test_resampled_chunks_are_the_resampled_whole(rate: int, sizes: list[int]) -
         found.append(resampler.take(sound[at : at + size]))
         at += size
     found.append(resampler.finish())
-    whole = resampled(sound, rate)
+    whole = resample(sound, rate)
     assert np.concatenate(found).shape == whole.shape
     assert np.allclose(np.concatenate(found), whole, atol=1e-6)
 

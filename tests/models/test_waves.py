@@ -12,7 +12,7 @@ import pytest
 
 from aggml import InvalidArgument
 from aggml.models import ModelError, read_wav
-from aggml.models.speech.waves import mono, resampled
+from aggml.models.speech.waves import mono, resample
 
 
 def tone(hertz: float, rate: int, seconds: float = 1.0) -> np.ndarray[Any, Any]:
@@ -92,7 +92,7 @@ def test_other_files_are_refused_in_one_line(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000, 16001])
 def test_tones_keep_their_pitch_and_loudness_at_another_rate(rate: int) -> None:
-    found = resampled(tone(1000, rate), rate)
+    found = resample(tone(1000, rate), rate)
     assert len(found) == 16000
     middle = slice(1000, 15000)
     assert np.abs(found[middle] - tone(1000, 16000)[middle]).max() < 1e-3
@@ -100,16 +100,16 @@ def test_tones_keep_their_pitch_and_loudness_at_another_rate(rate: int) -> None:
 
 @pytest.mark.parametrize("rate", [44100, 48000])
 def test_tones_that_the_rate_cannot_carry_are_taken_away(rate: int) -> None:
-    found = resampled(tone(9000, rate), rate)[1000:15000]
+    found = resample(tone(9000, rate), rate)[1000:15000]
     assert np.abs(found).max() < 5e-4
 
 
 def test_the_same_rate_changes_nothing() -> None:
     x = tone(440, 16000)
-    assert resampled(x, 16000) is x
-    assert len(resampled(x[:0], 8000)) == 0
+    assert resample(x, 16000) is x
+    assert len(resample(x[:0], 8000)) == 0
     with pytest.raises(InvalidArgument, match="rate is 0, must be within 1000 and 384000"):
-        resampled(x, 0)
+        resample(x, 0)
 
 
 def test_integers_and_channels_become_one_line_of_floats() -> None:
@@ -189,7 +189,7 @@ def test_a_rate_that_is_none_of_sound_is_refused(rate: int) -> None:
     with pytest.raises(ModelError, match=rf"{rate} samples a second, expected .* 1000 to 384000"):
         read_wav(riff(body, 1, 1, rate, 16))
     with pytest.raises(InvalidArgument, match=rf"rate is {rate}, must be within 1000 and 384000"):
-        resampled(np.zeros(5, np.float32), rate)
+        resample(np.zeros(5, np.float32), rate)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -117,7 +117,7 @@ def test_penalties_are_those_of_an_adjuster(rules: Rules, any_backend: aggml.Bac
     adjuster = Adjuster(rules, [1, 2, 3, 3], ends=[7])
     for token in (4, 4, 5):
         adjuster.take(token)
-    changed, logits = adjuster.changed(row)
+    changed, logits = adjuster.adjust(row)
     expected = row.copy()
     expected[changed] = logits
     ids, how = adjuster.numbers(32)

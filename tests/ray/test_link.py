@@ -37,11 +37,11 @@ class _Peer:
         self.over = 0
         self.changed = asyncio.Event()
 
-    def came(self, link: Link, frame: Frame) -> None:
+    def on_frame(self, link: Link, frame: Frame) -> None:
         self.frames.append(frame)
         self.changed.set()
 
-    def ended(self, link: Link) -> None:
+    def on_end(self, link: Link) -> None:
         self.over += 1
         self.changed.set()
 
@@ -76,7 +76,7 @@ def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -
         room = frames.room()
         n = min(len(room), len(stream) - at, data.draw(st.integers(1, 5000)))
         room[:n] = stream[at : at + n]
-        got += frames.took(n)
+        got += frames.receive(n)
         at += n
     assert [(x.kind, x.value) for x in got] == [(kind, i) for kind, i, _ in made]
     for frame, (_, _, values) in zip(got, made, strict=True):
@@ -93,7 +93,7 @@ def test_a_value_larger_than_a_block_and_an_array_larger_than_that() -> None:
         room = frames.room()
         n = min(len(room), len(stream) - at)
         room[:n] = stream[at : at + n]
-        got += frames.took(n)
+        got += frames.receive(n)
         at += n
     (frame,) = got
     assert frame.value == value
@@ -121,7 +121,7 @@ def test_messages_come_in_order_and_a_slow_reader_holds_the_sender_back() -> Non
         sent = 0
         for i in range(64):  # 4 MB each
             try:
-                await asyncio.wait_for(one.flowing(), 0.2)
+                await asyncio.wait_for(one.drain(), 0.2)
             except TimeoutError:
                 break
             one.send(MessageKind.STEP, i, [big])

@@ -252,7 +252,7 @@ async def test_random_runs_submits_writes_and_cancellations(seed: int) -> None:
                     expected.append((future, 2 * weight, True))
                 case "a":
                     if expected:
-                        await expected[-1][0].settled()
+                        await expected[-1][0].wait_until_done()
         for future, value, may_be_aborted in expected:
             try:
                 assert (await future == value).all()

@@ -146,7 +146,7 @@ async def test_a_fault_of_the_copy_is_that_of_the_run(mixture: Mixture) -> None:
         failed = 0
         for seed in range(3):
             future = await mixture.sched.submit(mixture.graph, mixture.inputs(ids, seed), mixture.y)
-            await future.settled()
+            await future.wait_until_done()
             error = future.exception()
             if error is None:
                 assert np.allclose(future.result(), mixture.expected(ids, seed), atol=1e-4)

@@ -376,14 +376,14 @@ async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) ->
             newest_first = [f.done() for f in reversed(last)]
             assert newest_first == sorted(newest_first)  # submissions are done in their order
             chain.sched._runner.busy()
-            assert len(chain.sched._admission.unfinished()) <= 6
+            assert len(chain.sched._admission.unfinished_futures()) <= 6
     assert sum(ended.values()) == SOAK
     assert causes <= {OSError}
     assert ended["right"] > SOAK // 3
     assert ended["failed"]
     for future in last:  # each ends with its result, its own error or Aborted
         # if its last waiter was cancelled just now, the abort is only requested
-        await future.settled()
+        await future.wait_until_done()
         assert isinstance(future.exception(), aggml.AggmlError | None)
     faults.end()
     for seed in range(3):

@@ -272,7 +272,7 @@ async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -
 
     async def plan() -> None:
         zeros = np.zeros(N, np.float32)
-        await (await ladder.sched.submit(graph, {large.x: zeros}, y)).settled()
+        await (await ladder.sched.submit(graph, {large.x: zeros}, y)).wait_until_done()
         planned.set()
 
     found: list[aggml.Future[Any]] = []

@@ -108,5 +108,5 @@ async def test_a_wait_that_failed_leaves_the_last_waiter_its_power(sim: SimBacke
         in_threads([waits])
         with anyio.move_on_after(0):
             await future
-    await future.settled()
+    await future.wait_until_done()
     assert isinstance(future.exception(), aggml.Aborted)

@@ -252,7 +252,10 @@ async def test_a_batch_counts_as_a_submission_once_it_is_enqueued() -> None:
         with be.batch():
             by_set(be, c)
             by_graph(be, c)
-            assert be._admission.unfinished() == [] or be._admission.unfinished()[-1].done()
+            assert (
+                be._admission.unfinished_futures() == []
+                or be._admission.unfinished_futures()[-1].done()
+            )
         await be.ready()
         with dropped(be):
             by_set(be, c)

@@ -65,7 +65,7 @@ def run_to_the_end(loop: str, main: Callable[[], Awaitable[None]]) -> None:
     in_a_thread(lambda: anyio.run(main, backend=loop))
 
 
-HOW = ["await", "several", "gather", "as_completed", "callback", "ready", "settled"]
+HOW = ["await", "several", "gather", "as_completed", "callback", "ready", "until_done"]
 
 
 @pytest.mark.parametrize("used_before", [False, True], ids=["first", "again"])
@@ -84,7 +84,7 @@ def test_a_generator_waits_while_it_is_finalised(
         elif how == "several":
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
-                    tasks.start_soon(future.settled)
+                    tasks.start_soon(future.wait_until_done)
             got.append(future.result())
         elif how == "gather":
             got.append((await aggml.gather(future, be.stream.mark()))[0])
@@ -97,7 +97,7 @@ def test_a_generator_waits_while_it_is_finalised(
             await be.ready()
             got.append(future.result())
         else:
-            await future.settled()
+            await future.wait_until_done()
             got.append(future.result())
 
     async def stream() -> AsyncGenerator[int]:
@@ -145,7 +145,7 @@ def test_a_wait_that_is_cancelled_while_a_generator_is_finalised(
                 with anyio.move_on_after(0.001):
                     await runs[0]
                 be.stream.native.release()
-                await runs[0].settled()
+                await runs[0].wait_until_done()
 
     async def main() -> None:
         held.append(stream())

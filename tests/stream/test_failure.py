@@ -315,7 +315,7 @@ async def steps(sim: SimBackend, s: Sum, twin: aggml.Tensor) -> list[aggml.Futur
         futures += [sim.set(s.a, x), sim.set(s.b, x), sim.set(twin, x)]
         futures += [sim.graph_compute(s.graph), sim.get(s.y), sim.get(twin), s.run(sim, x + 1, x)]
     for future in futures:
-        await future.settled()
+        await future.wait_until_done()
     return futures
 
 

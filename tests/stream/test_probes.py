@@ -85,7 +85,7 @@ async def test_probe_23_abort_inside_a_graph(cpu: CPUBackend) -> None:
     while future.times.started is None and not future.done():
         await anyio.lowlevel.checkpoint()
     future.abort()
-    await future.settled()
+    await future.wait_until_done()
     for node in nodes:
         cpu.accept(node)
     states = []

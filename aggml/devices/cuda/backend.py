@@ -124,7 +124,7 @@ class CUDABackend(DirectBackend):
         await self.stream.enqueue(
             [_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve"
         )
-        self._scratch.reserved(n)
+        self._scratch.note_reserved(n)
 
     async def prepare(self, graph: Graph) -> None:
         """Place the graph (unless done), compile plan and kernels; the event loop runs meanwhile.
@@ -171,7 +171,7 @@ class _QueueMemory(GraphMemory):
         """Bytes that were reserved; the queue may own more."""
         return self._reserved
 
-    def reserved(self, size: int) -> None:
+    def note_reserved(self, size: int) -> None:
         """Note that the queue owns ``size`` bytes from now on."""
         self._reserved = max(self._reserved, size)
 

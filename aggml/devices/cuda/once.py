@@ -71,10 +71,10 @@ class Once:
         key = self._key(node, launches)
         return None if key is None else self._looked.get(key)
 
-    def needed(
+    def select(
         self, node: Tensor, launches: Sequence[Lowered], fault: int, *, shares: bool
     ) -> Sequence[Lowered]:
-        """The launches that have to be carried out.
+        """Select the launches that have to be carried out.
 
         Args:
             node: the node of these launches; of a chain the first.

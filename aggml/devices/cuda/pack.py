@@ -36,8 +36,8 @@ class Operand:
     nb: tuple[int, ...]
     type: int
 
-    def packed(self) -> bytes:
-        """The 80 bytes of a struct Tensor."""
+    def pack(self) -> bytes:
+        """Pack a struct Tensor: 80 bytes."""
         return _OPERAND.pack(self.data, *self.ne, *self.nb, self.type)
 
 
@@ -82,7 +82,7 @@ class NodeSite:
         assert len(operands) == n_src + 1
         op = NUMBERS[self.node.op]
         tail = _TAIL.pack(*aux, *(0 for _ in range(8 - len(aux))), self.scratch, self.fault, op)
-        return b"".join([*(o.packed() for o in operands), self.node.op_params, tail])
+        return b"".join([*(o.pack() for o in operands), self.node.op_params, tail])
 
     def launch(
         self,

@@ -182,7 +182,7 @@ def lowering(device: CudaTarget, graph: Graph, memory: GraphBuffer) -> Sliced[CU
         if known is not None:  # its ids were checked before: it does nothing if they were at fault
             lowered = _Lowered(device, node, chain, memory.locate, scratch, known)
             lowered.faults = False
-        needed = once.needed(lead, lowered.launches, fault, shares=kernels.scratch(lead) > 0)
+        needed = once.select(lead, lowered.launches, fault, shares=kernels.scratch(lead) > 0)
         slots = [leaf] if 0 <= leaf < WHOLE else []
         told.append((node.name, node.op, fault if lowered.faults else -1, slots))
         kept.append(list(needed))

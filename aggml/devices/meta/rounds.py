@@ -62,7 +62,7 @@ def divide_graph(
         if node.placement is not None:
             draft.keep(node)
         yield
-    return draft.done()
+    return draft.finish()
 
 
 class _Draft:
@@ -93,8 +93,8 @@ class _Draft:
         """The index of the round that is being filled."""
         return len(self.rounds) - 1
 
-    def done(self) -> Rounds:
-        """The result, once all nodes were added."""
+    def finish(self) -> Rounds:
+        """Return the result, once all nodes were added."""
         between = [
             StorageUse(self.made[first][1], self.made[first][0], last)
             for first, last in self.last.items()

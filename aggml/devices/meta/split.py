@@ -269,7 +269,7 @@ def view_of_extents(
         if extents[axis] > 1 and view[1][axis] < span:
             segments = _segments_along(axis, like.dtype.type_size, (extents, view), lengths)
             if segments is not None:
-                return _shown_along(axis, block, view, lengths, segments)
+                return _view_along(axis, block, view, lengths, segments)
     return None
 
 
@@ -304,7 +304,7 @@ def _segments_along(
     return found if whole else None
 
 
-def _shown_along(
+def _view_along(
     axis: int,
     block: int,
     view: tuple[Extents, Extents, int],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import file_path, number, shown
+from aggml.models.arguments import file_path, number, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def adapters_of(place: str, adapters: Any, control_vectors: Any = None) -> Given
     for name, value in adapters.items():
         if not isinstance(name, str) or not name.strip():
             raise InvalidArgument(
-                f"[{place}] adapters has the name {shown(name)}, expected a text that requests "
+                f"[{place}] adapters has the name {show(name)}, expected a text that requests "
                 "choose it by"
             )
         named[name] = _read_scaled(place, f"adapters[{name!r}]", value)
@@ -84,7 +84,7 @@ def scaled_files(place: str, name: str, given: Any) -> tuple[ScaledFile, ...]:
     # A sequence, because it may be looked at more than once.
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         forms = LIST if name != "adapters" else f"{LIST} or {{name: path}}"
-        raise InvalidArgument(f"[{place}] {name} is {shown(given)}, expected {forms}")
+        raise InvalidArgument(f"[{place}] {name} is {show(given)}, expected {forms}")
     return tuple(_read_scaled(place, f"{name}[{i}]", x) for i, x in enumerate(given))
 
 

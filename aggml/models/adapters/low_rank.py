@@ -36,8 +36,8 @@ class LowRank:
         """The change itself, (rows, columns)."""
         return self.b @ self.a
 
-    def scaled(self, scale: float) -> LowRank:
-        """The change times a number."""
+    def scale(self, scale: float) -> LowRank:
+        """Multiply the change by a number."""
         return self if scale == 1.0 else LowRank(self.a, self.b * np.float32(scale))
 
 

@@ -196,7 +196,7 @@ def read_adapter(
     else:
         found = read_adapter_file(given.path, architecture)
     check_fits(where, found, file.tensors, able, architecture)
-    scaled = {name: x.scaled(given.scale) for name, x in found.items()}
+    scaled = {name: x.scale(given.scale) for name, x in found.items()}
     check_fits(where, scaled, file.tensors, able, architecture)  # a large scale may overflow
     return scaled
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aggml import InvalidArgument, Tensor, ops
-from aggml.models.arguments import number, shown
+from aggml.models.arguments import number, show
 
 if TYPE_CHECKING:
     from aggml.models.blocks.scope import Adapting
@@ -185,6 +185,6 @@ def _adapter_of(place: str, known: Mapping[str, AdapterChoice], name: object) ->
     if found is None:
         names = ", ".join(map(repr, known)) or "none: load it with adapters={name: path}"
         raise InvalidArgument(
-            f"[{place}] adapter is {shown(name)}; the model has the adapters {names}"
+            f"[{place}] adapter is {show(name)}; the model has the adapters {names}"
         )
     return found

@@ -19,10 +19,10 @@ from aggml.models.reading import (
     description_of,
     layers_of,
     nets_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    routed_of,
-    windowed,
+    routed_experts_of,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     far, layers = rope_of(hp, "neox", factors=None), layers_of(hp)
     rope = replace(far, base=hp.number("rope.freq_base_swa", far.base, above=0.0))
-    window, near = hp.integer("attention.sliding_window", least=1), windowed(hp, layers, PERIOD)
+    window, near = (
+        hp.integer("attention.sliding_window", least=1),
+        sliding_layers(hp, layers, PERIOD),
+    )
     shared = FeedForward(suffix="_shexp") if hp.integer("expert_shared_count") else None
-    nets = nets_of(hp, routed_of(hp, "sigmoid", shared=shared))
+    nets = nets_of(hp, routed_experts_of(hp, "sigmoid", shared=shared))
     mixers = [
         attention_of(
             hp, None if (i + 1) % PERIOD == 0 else rope if near[i] else far, i, norm="head",
@@ -48,7 +51,7 @@ def describe(hp: Hyperparameters) -> Description:
         for i in range(layers)
     ]  # fmt: skip
     return description_of(
-        hp, [normed_after(mixer, net) for mixer, net in zip(mixers, nets, strict=True)],
+        hp, [post_norm_layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)],
         embedding_scale=math.sqrt(hp.integer("embedding_length", least=1)),
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    routed_of,
+    routed_experts_of,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "neox")
-    nets = nets_of(hp, routed_of(hp, shared=FeedForward(suffix="_shexp")))
+    nets = nets_of(hp, routed_experts_of(hp, shared=FeedForward(suffix="_shexp")))
     mixers = (attention_of(hp, rope, i, norm="head", joined=True) for i in range(layers_of(hp)))
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 

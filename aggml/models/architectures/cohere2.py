@@ -8,7 +8,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, number, window_pattern
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of, windowed
+from aggml.models.reading import (
+    attention_of,
+    layer_norm_description_of,
+    layers_of,
+    rope_of,
+    sliding_layers,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -22,9 +28,9 @@ def describe(hp: Hyperparameters) -> Description:
     window = hp.integer("attention.sliding_window", least=1)
     mixers = (
         attention_of(hp, rope if near else None, i, window=window if near else None)
-        for i, near in enumerate(windowed(hp, layers, 4))
+        for i, near in enumerate(sliding_layers(hp, layers, 4))
     )
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [Layer(mixer, FeedForward(), before_feed_forward=None, parallel=True) for mixer in mixers],
         logit_scale=hp.number("logit_scale") or 1.0,

@@ -10,7 +10,7 @@ from aggml.models.checkpoints.keys import CENTRED_KEYS, HEAD_NORMS, number
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of
+from aggml.models.reading import attention_of, layer_norm_description_of, layers_of, rope_of
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -26,7 +26,7 @@ def describe(hp: Hyperparameters) -> Description:
     layers, rope = layers_of(hp), rope_of(hp, "normal", factors=None)
     norm = "own head" if layers >= LARGE else None
     mixers = (attention_of(hp, rope, i, norm=norm) for i in range(layers))
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [Layer(mixer, FeedForward(), before_feed_forward=None, parallel=True) for mixer in mixers],
         logit_scale=hp.number("logit_scale", 0.0) or 1.0,

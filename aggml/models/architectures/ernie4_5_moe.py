@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERTS
-from aggml.models.checkpoints.recipes import Checkpoint, flat
+from aggml.models.checkpoints.recipes import Checkpoint, flatten
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -36,7 +36,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 
 
-def _shared_inner(config: Config) -> int:
+def _shared_inner_size(config: Config) -> int:
     """Elements between the matrices of the shared net; 0: there is none."""
     shared = int(config.get("moe_num_shared_experts", default=0))
     return shared * int(config.need("moe_intermediate_size"))
@@ -62,7 +62,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **DECODER, **EXPERTS,
         "blk.{i}.exp_probs_b.bias": tuple(
-            flat(f"layers.{{i}}.mlp.{part}moe_statics.e_score_correction_bias")
+            flatten(f"layers.{{i}}.mlp.{part}moe_statics.e_score_correction_bias")
             for part in ("", "gate.")
         ),
         "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_experts.gate_proj",
@@ -74,7 +74,7 @@ CHECKPOINT: Final = Checkpoint(
         "expert_count": "moe_num_experts",
         "expert_used_count": "moe_k",
         "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_feed_forward_length": _shared_inner,
+        "expert_shared_feed_forward_length": _shared_inner_size,
         "leading_dense_block_count": "moe_layer_start_index",
         "interleave_moe_layer_step": _step,
     },

@@ -24,9 +24,9 @@ from aggml.models.reading import (
     attention_of,
     description_of,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def describe(hp: Hyperparameters) -> Description:
     rope = rope_of(hp, "neox")
     if window:
         rope = replace(rope, base=hp.number("rope.freq_base_swa", rope.base, above=0.0))
-    near = windowed(hp, layers, 4) if window else (False,) * layers
+    near = sliding_layers(hp, layers, 4) if window else (False,) * layers
     mixers = (
         attention_of(
             hp, rope if near[i] or not window else None, i, norm="head",
@@ -56,7 +56,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(
         hp,
         [
-            normed_after(mixer, FeedForward(), before_mixer=None, before_feed_forward=None)
+            post_norm_layer(mixer, FeedForward(), before_mixer=None, before_feed_forward=None)
             for mixer in mixers
         ],
     )

@@ -25,8 +25,8 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    routed_of,
-    windowed,
+    routed_experts_of,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +42,11 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, layers = rope_of(hp, "neox"), layers_of(hp)
     hp.get("rope.freq_base_swa")  # other programs do not use it, either
-    window, near = hp.integer("attention.sliding_window", least=1), windowed(hp, layers, PERIOD)
-    nets = nets_of(hp, routed_of(hp, shared=FeedForward(suffix="_shexp")))
+    window, near = (
+        hp.integer("attention.sliding_window", least=1),
+        sliding_layers(hp, layers, PERIOD),
+    )
+    nets = nets_of(hp, routed_experts_of(hp, shared=FeedForward(suffix="_shexp")))
     mixers = (
         attention_of(
             hp, rope if near[i] else None, i, norm="head", window=window if near[i] else None

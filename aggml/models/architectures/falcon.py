@@ -10,7 +10,7 @@ from aggml.models.blocks import FeedForward, NormedInput
 from aggml.models.checkpoints.keys import CENTRED_KEYS, number
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of
+from aggml.models.reading import attention_of, layer_norm_description_of, layers_of, rope_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox", factors=None), FeedForward("gelu_erf", gated=False)
     mixers = (attention_of(hp, rope, i, joined=True) for i in range(layers_of(hp)))
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(
@@ -57,7 +57,7 @@ def _inner(config: Config) -> int:
     return int(config.get("ffn_hidden_size", default=4 * int(config.need("hidden_size"))))
 
 
-def _regrouped(source: str) -> Recipe:
+def _regroup(source: str) -> Recipe:
     """All queries, then all keys, then all values; a folder has those of each key together."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
@@ -78,7 +78,7 @@ CHECKPOINT: Final = Checkpoint(
         "output": "lm_head",
         "blk.{i}.attn_norm": ("h.{i}.ln_mlp", "h.{i}.input_layernorm"),
         "blk.{i}.attn_norm_2": "h.{i}.ln_attn",
-        "blk.{i}.attn_qkv": _regrouped("h.{i}.self_attention.query_key_value"),
+        "blk.{i}.attn_qkv": _regroup("h.{i}.self_attention.query_key_value"),
         "blk.{i}.attn_output": "h.{i}.self_attention.dense",
         "blk.{i}.ffn_up": "h.{i}.mlp.dense_h_to_4h",
         "blk.{i}.ffn_down": "h.{i}.mlp.dense_4h_to_h",

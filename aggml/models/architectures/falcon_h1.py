@@ -10,7 +10,7 @@ import numpy as np
 from aggml.models.architectures.mamba2 import scan_tensors
 from aggml.models.blocks import FeedForward, SideBySide
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, steps_without_limit
-from aggml.models.checkpoints.recipes import Checkpoint, output_of, scaled
+from aggml.models.checkpoints.recipes import Checkpoint, output_of, scale
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, layers_of, mamba2_of, rope_of
@@ -98,24 +98,24 @@ CHECKPOINT: Final = Checkpoint(
     {
         **{x: y for x, y in DECODER.items() if x not in ("output", "blk.{i}.ffn_norm")},
         **_SCAN,
-        "token_embd": scaled("embed_tokens", _times("embedding_multiplier")),
+        "token_embd": scale("embed_tokens", _times("embedding_multiplier")),
         "output.weight": output_of(
             "embed_tokens", _ties_embeddings,
             _times("lm_head_multiplier"), _times("lm_head_multiplier"),
         ),
         "output_norm": "final_layernorm",
         "blk.{i}.ffn_norm": f"{_AT}pre_ff_layernorm.weight",
-        "blk.{i}.attn_q": scaled(f"{_AT}self_attn.q_proj", _times("attention_in_multiplier")),
-        "blk.{i}.attn_k": scaled(
+        "blk.{i}.attn_q": scale(f"{_AT}self_attn.q_proj", _times("attention_in_multiplier")),
+        "blk.{i}.attn_k": scale(
             f"{_AT}self_attn.k_proj", _times("attention_in_multiplier", "key_multiplier")
         ),
-        "blk.{i}.attn_v": scaled(f"{_AT}self_attn.v_proj", _times("attention_in_multiplier")),
-        "blk.{i}.attn_output": scaled(f"{_AT}self_attn.o_proj", _times("attention_out_multiplier")),
-        "blk.{i}.ffn_gate": scaled(f"{_AT}feed_forward.gate_proj", _times("mlp_multipliers", at=0)),
+        "blk.{i}.attn_v": scale(f"{_AT}self_attn.v_proj", _times("attention_in_multiplier")),
+        "blk.{i}.attn_output": scale(f"{_AT}self_attn.o_proj", _times("attention_out_multiplier")),
+        "blk.{i}.ffn_gate": scale(f"{_AT}feed_forward.gate_proj", _times("mlp_multipliers", at=0)),
         "blk.{i}.ffn_up": f"{_AT}feed_forward.up_proj",
-        "blk.{i}.ffn_down": scaled(f"{_AT}feed_forward.down_proj", _times("mlp_multipliers", at=1)),
-        "blk.{i}.ssm_in": scaled(f"{_AT}mamba.in_proj", _scan_factors),
-        "blk.{i}.ssm_out": scaled(f"{_AT}mamba.out_proj", _times("ssm_out_multiplier")),
+        "blk.{i}.ffn_down": scale(f"{_AT}feed_forward.down_proj", _times("mlp_multipliers", at=1)),
+        "blk.{i}.ssm_in": scale(f"{_AT}mamba.in_proj", _scan_factors),
+        "blk.{i}.ssm_out": scale(f"{_AT}mamba.out_proj", _times("ssm_out_multiplier")),
     },
     DECODER_KEYS | {
         "ssm.conv_kernel": "mamba_d_conv",

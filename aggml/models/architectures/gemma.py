@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
-from aggml.models.checkpoints.recipes import Checkpoint, shifted
+from aggml.models.checkpoints.recipes import Checkpoint, add_one
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -33,9 +33,9 @@ def describe(hp: Hyperparameters) -> Description:
 CHECKPOINT: Final = Checkpoint(
     ("gemma",),
     DECODER | {
-        "output_norm": shifted("norm"),
-        "blk.{i}.attn_norm": shifted("layers.{i}.input_layernorm"),
-        "blk.{i}.ffn_norm": shifted("layers.{i}.post_attention_layernorm"),
+        "output_norm": add_one("norm"),
+        "blk.{i}.attn_norm": add_one("layers.{i}.input_layernorm"),
+        "blk.{i}.ffn_norm": add_one("layers.{i}.post_attention_layernorm"),
     },
     DECODER_KEYS,
     # The first folders say "gelu" by mistake: the models were trained with GELU by tanh.

@@ -24,9 +24,9 @@ from aggml.models.reading import (
     description_of,
     head_length,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def describe(hp: Hyperparameters) -> Description:
             hp, rope, i, scale=1 / math.sqrt(of), window=window if local else None,
             soft_cap=hp.number("attn_logit_softcapping", 50.0, least=0.0),
         )
-        for i, local in enumerate(windowed(hp, layers, 2))
+        for i, local in enumerate(sliding_layers(hp, layers, 2))
     )  # fmt: skip
     return description_of(
         hp,
-        [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
+        [post_norm_layer(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
         logit_soft_cap=hp.number("final_logit_softcapping", 30.0, least=0.0),
     )  # fmt: skip

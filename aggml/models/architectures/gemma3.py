@@ -18,16 +18,16 @@ from aggml.models.checkpoints.keys import (
     same_as_heads,
     window_pattern,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, shifted
+from aggml.models.checkpoints.recipes import Checkpoint, add_one
 from aggml.models.description import Architecture, Description
 from aggml.models.reading import (
     attention_of,
     description_of,
     head_length,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def describe(hp: Hyperparameters) -> Description:
     nearby = replace(
         everywhere, base=hp.number("rope.freq_base_swa", 10000.0, above=0.0), scale=1.0
     )
-    local = windowed(hp, layers, 6) if window else (False,) * layers
+    local = sliding_layers(hp, layers, 6) if window else (False,) * layers
     mixers = (
         attention_of(
             hp, nearby if near else everywhere, i, scale=1 / math.sqrt(of), norm="head",
@@ -58,7 +58,7 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
     return description_of(
         hp,
-        [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
+        [post_norm_layer(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
         logit_soft_cap=hp.number("final_logit_softcapping", 0.0, least=0.0),
     )  # fmt: skip
@@ -67,8 +67,8 @@ def describe(hp: Hyperparameters) -> Description:
 CHECKPOINT: Final = Checkpoint(
     ("gemma3_text", "gemma3"),
     DECODER | gemma_norms() | {
-        "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
-        "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+        "blk.{i}.attn_q_norm": add_one("layers.{i}.self_attn.q_norm"),
+        "blk.{i}.attn_k_norm": add_one("layers.{i}.self_attn.k_norm"),
     },
     DECODER_KEYS | {
         "attention.sliding_window": "sliding_window",

@@ -26,10 +26,10 @@ from aggml.models.checkpoints.keys import (
     number,
     window_pattern,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, windowed
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, sliding_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
         ModelError: a layer shall use the keys of one of its kind, and there is none.
     """
     layers, rope = layers_of(hp), rope_of(hp, "neox", factors=None)
-    local = windowed(hp, layers, 5)
+    local = sliding_layers(hp, layers, 5)
     window = hp.integer("attention.sliding_window", least=1)
     base = hp.number("rope.freq_base_swa", 10000.0, above=0.0)
     shared = max(layers - KEYED, 0)
@@ -178,8 +178,8 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.laurel_l": "layers.{i}.laurel.linear_left",
         "blk.{i}.laurel_r": "layers.{i}.laurel.linear_right",
         "blk.{i}.laurel_post_norm": "layers.{i}.laurel.post_laurel_norm",
-        "altup_proj": stacked("altup_projections.{e}"),
-        "altup_unembd_proj": stacked("altup_unembed_projections.{e}"),
+        "altup_proj": stack("altup_projections.{e}"),
+        "altup_unembd_proj": stack("altup_unembed_projections.{e}"),
         "per_layer_token_embd": _of_every_token(),
         "per_layer_model_proj": "per_layer_model_projection",
         "per_layer_proj_norm": "per_layer_projection_norm",

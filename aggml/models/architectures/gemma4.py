@@ -14,7 +14,7 @@ import numpy as np
 
 from aggml.models.blocks import BesideExperts, FeedForward, LayerEnd
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, number
-from aggml.models.checkpoints.recipes import Checkpoint, made
+from aggml.models.checkpoints.recipes import Checkpoint, compute
 from aggml.models.description import Architecture, Description
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -23,9 +23,9 @@ from aggml.models.reading import (
     experts_of,
     head_length,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(
         hp,
         [
-            normed_after(mixer, net, before_feed_forward=before, ending=LayerEnd(i * entire, size))
+            post_norm_layer(
+                mixer, net, before_feed_forward=before, ending=LayerEnd(i * entire, size)
+            )
             for i, mixer in enumerate(mixers)
         ],
         embedding_scale=math.sqrt(hp.integer("embedding_length", least=1)),
@@ -76,7 +78,7 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
             f"the file has no {hp.architecture}.attention.sliding_window_pattern, which this "
             "architecture needs: convert the model again"
         )
-    local = windowed(hp, layers, 6)
+    local = sliding_layers(hp, layers, 6)
     window = hp.integer("attention.sliding_window", least=1)
     near = hp.integer("attention.key_length_swa", head, least=1)
     rope = rope_of(hp, "neox")
@@ -182,7 +184,7 @@ CHECKPOINT: Final = Checkpoint(
         "per_layer_token_embd": "embed_tokens_per_layer",
         "per_layer_model_proj": "per_layer_model_projection",
         "per_layer_proj_norm": "per_layer_projection_norm",
-        "rope_freqs.weight": made(_frequencies),
+        "rope_freqs.weight": compute(_frequencies),
     },
     {
         **DECODER_KEYS,

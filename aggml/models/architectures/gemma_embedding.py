@@ -10,7 +10,7 @@ from aggml.models.architectures import gemma3
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoder.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import layers_of, rms_encoder_of, rope_of, windowed
+from aggml.models.reading import layers_of, rms_encoder_of, rope_of, sliding_layers
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -31,7 +31,7 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
             nearby if near else rope, window if near else None, "gated tanh", norms_first=True,
             norms_after=True, head_norms=True,
         )
-        for near in windowed(hp, layers_of(hp), 6)
+        for near in sliding_layers(hp, layers_of(hp), 6)
     ]  # fmt: skip
     return rms_encoder_of(hp, layers, embedding_scale=math.sqrt(width))
 

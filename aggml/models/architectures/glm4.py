@@ -12,7 +12,7 @@ from aggml.models.reading import (
     attention_of,
     description_of,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
 )
 
@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
     layers = range(layers_of(hp))
     return description_of(
         hp,
-        [normed_after(attention_of(hp, rope, i), FeedForward(joined=True)) for i in layers],
+        [post_norm_layer(attention_of(hp, rope, i), FeedForward(joined=True)) for i in layers],
     )
 
 

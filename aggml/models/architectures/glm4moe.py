@@ -16,13 +16,13 @@ from aggml.models.checkpoints.keys import (
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
+    add_prediction_head,
     attention_of,
     description_of,
     layers_of,
     nets_of,
-    predicting,
     rope_of,
-    routed_of,
+    routed_experts_of,
 )
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "neox")
     shared = FeedForward(suffix="_shexp") if hp.integer("expert_shared_count") else None
-    experts = routed_of(hp, "sigmoid", shared=shared)
+    experts = routed_experts_of(hp, "sigmoid", shared=shared)
     mixers = [attention_of(hp, rope, i, norm="head of some files") for i in range(layers_of(hp))]
     layers = [
         Layer(mixer, net, before_feed_forward="post_attention_norm")
         for mixer, net in zip(mixers, nets_of(hp, experts), strict=True)
     ]
     head = Layer(mixers[-1], experts, before_feed_forward="post_attention_norm")
-    return predicting(hp, description_of(hp, layers), head)
+    return add_prediction_head(hp, description_of(hp, layers), head)
 
 
 CHECKPOINT: Final = Checkpoint(

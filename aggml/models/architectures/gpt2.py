@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS
-from aggml.models.checkpoints.recipes import Checkpoint, across
+from aggml.models.checkpoints.recipes import Checkpoint, transpose
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
-    centred_of,
+    layer_norm_description_of,
     layers_of,
 )
 
@@ -23,7 +23,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     net, layers = FeedForward("gelu", gated=False), range(layers_of(hp))
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [Layer(attention_of(hp, None, i, joined=True), net) for i in layers],
         position_table=True,
@@ -38,11 +38,11 @@ CHECKPOINT: Final = Checkpoint(
         "output_norm": "ln_f",
         "output": "lm_head",
         "blk.{i}.attn_norm": "h.{i}.ln_1",
-        "blk.{i}.attn_qkv": across("h.{i}.attn.c_attn"),
-        "blk.{i}.attn_output": across("h.{i}.attn.c_proj"),
+        "blk.{i}.attn_qkv": transpose("h.{i}.attn.c_attn"),
+        "blk.{i}.attn_output": transpose("h.{i}.attn.c_proj"),
         "blk.{i}.ffn_norm": "h.{i}.ln_2",
-        "blk.{i}.ffn_up": across("h.{i}.mlp.c_fc"),
-        "blk.{i}.ffn_down": across("h.{i}.mlp.c_proj"),
+        "blk.{i}.ffn_up": transpose("h.{i}.mlp.c_fc"),
+        "blk.{i}.ffn_down": transpose("h.{i}.mlp.c_proj"),
     },
     CENTRED_KEYS | {
         "embedding_length": "n_embd",

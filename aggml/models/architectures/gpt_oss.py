@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, window_pattern
-from aggml.models.checkpoints.packed_experts import blocks, upright
+from aggml.models.checkpoints.packed_experts import regroup_blocks, transpose_experts
 from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -14,7 +14,7 @@ from aggml.models.reading import (
     experts_of,
     layers_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def describe(hp: Hyperparameters) -> Description:
     net = experts_of(hp, activation="swiglu_oai", weights="chosen")
     mixers = (
         attention_of(hp, rope, i, sinks=True, window=window if near else None)
-        for i, near in enumerate(windowed(hp, layers, 2))
+        for i, near in enumerate(sliding_layers(hp, layers, 2))
     )
     return description_of(
         hp, [Layer(mixer, net, before_feed_forward="post_attention_norm") for mixer in mixers]
@@ -46,9 +46,9 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
         "blk.{i}.attn_sinks.weight": "layers.{i}.self_attn.sinks",
         "blk.{i}.ffn_gate_inp": "layers.{i}.mlp.router",
-        "blk.{i}.ffn_gate_exps.weight": (blocks(_MIXED, 0), upright(_MIXED, 0)),
-        "blk.{i}.ffn_up_exps.weight": (blocks(_MIXED, 1), upright(_MIXED, 1)),
-        "blk.{i}.ffn_down_exps.weight": (blocks(_DOWN), upright(_DOWN)),
+        "blk.{i}.ffn_gate_exps.weight": (regroup_blocks(_MIXED, 0), transpose_experts(_MIXED, 0)),
+        "blk.{i}.ffn_up_exps.weight": (regroup_blocks(_MIXED, 1), transpose_experts(_MIXED, 1)),
+        "blk.{i}.ffn_down_exps.weight": (regroup_blocks(_DOWN), transpose_experts(_DOWN)),
         "blk.{i}.ffn_gate_exps.bias": half(f"{_MIXED}_bias", 0, axis=1, alternating=True),
         "blk.{i}.ffn_up_exps.bias": half(f"{_MIXED}_bias", 1, axis=1, alternating=True),
         "blk.{i}.ffn_down_exps.bias": f"{_DOWN}_bias",

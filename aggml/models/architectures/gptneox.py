@@ -10,7 +10,7 @@ from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
-    centred_of,
+    layer_norm_description_of,
     layers_of,
     rope_of,
 )
@@ -29,7 +29,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
     parallel = hp.flag("use_parallel_residual", True)
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(attention_of(hp, rope, i, joined=True), net, parallel=parallel)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aggml.models.architectures import deepseek2
 from aggml.models.blocks import FeedForward, KimiDelta, LatentAttention
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, decay_rates, number
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import description_of, layers_of, nets_of, routed_of
+from aggml.models.reading import description_of, layers_of, nets_of, routed_experts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def describe(hp: Hyperparameters) -> Description:
         heads, hp.integer("kda.head_dim", least=1), hp.integer("ssm.conv_kernel", least=2)
     )
     shared = FeedForward(suffix="_shexp")
-    nets = nets_of(hp, routed_of(hp, "sigmoid", sum_to_one=True, shared=shared))
+    nets = nets_of(hp, routed_experts_of(hp, "sigmoid", sum_to_one=True, shared=shared))
     # a layer with no heads of keys has a state
     mixers: list[Mixer] = [
         latent if n else delta for n in hp.each_layer("attention.head_count_kv", layers)
@@ -154,9 +154,9 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_down": _net("down"),
         "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
         "blk.{i}.exp_probs_b.bias": f"{_MOE}.gate.e_score_correction_bias",
-        "blk.{i}.ffn_gate_exps": stacked(f"{_MOE}.experts.{{e}}.w1"),
-        "blk.{i}.ffn_down_exps": stacked(f"{_MOE}.experts.{{e}}.w2"),
-        "blk.{i}.ffn_up_exps": stacked(f"{_MOE}.experts.{{e}}.w3"),
+        "blk.{i}.ffn_gate_exps": stack(f"{_MOE}.experts.{{e}}.w1"),
+        "blk.{i}.ffn_down_exps": stack(f"{_MOE}.experts.{{e}}.w2"),
+        "blk.{i}.ffn_up_exps": stack(f"{_MOE}.experts.{{e}}.w3"),
         "blk.{i}.ffn_gate_shexp": f"{_MOE}.shared_experts.gate_proj",
         "blk.{i}.ffn_up_shexp": f"{_MOE}.shared_experts.up_proj",
         "blk.{i}.ffn_down_shexp": f"{_MOE}.shared_experts.down_proj",

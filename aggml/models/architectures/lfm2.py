@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, ShortConv
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, kernels, number
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -14,7 +14,7 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    routed_of,
+    routed_experts_of,
     window_of,
 )
 
@@ -35,7 +35,7 @@ def describe(hp: Hyperparameters) -> Description:
     heads = hp.each_layer("attention.head_count_kv", layers)
     nets: list[Block] = [FeedForward()] * layers
     if hp.architecture == "lfm2moe":
-        nets = nets_of(hp, routed_of(hp, sum_to_one=True))
+        nets = nets_of(hp, routed_experts_of(hp, sum_to_one=True))
     window = window_of(hp)
     mixers = (
         attention_of(hp, rope, i, norm="head", window=window) if n else conv
@@ -100,9 +100,9 @@ CHECKPOINTS: Final = (
             **_TENSORS,
             "blk.{i}.ffn_gate_inp": "layers.{i}.feed_forward.gate",
             "blk.{i}.exp_probs_b.bias": "layers.{i}.feed_forward.expert_bias",
-            "blk.{i}.ffn_gate_exps": stacked("layers.{i}.feed_forward.experts.{e}.w1"),
-            "blk.{i}.ffn_down_exps": stacked("layers.{i}.feed_forward.experts.{e}.w2"),
-            "blk.{i}.ffn_up_exps": stacked("layers.{i}.feed_forward.experts.{e}.w3"),
+            "blk.{i}.ffn_gate_exps": stack("layers.{i}.feed_forward.experts.{e}.w1"),
+            "blk.{i}.ffn_down_exps": stack("layers.{i}.feed_forward.experts.{e}.w2"),
+            "blk.{i}.ffn_up_exps": stack("layers.{i}.feed_forward.experts.{e}.w3"),
         },
         {
             **_KEYS,

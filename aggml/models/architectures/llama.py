@@ -16,7 +16,7 @@ from aggml.models.checkpoints.keys import (
     scaled_frequencies,
     window_of_folder,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -37,8 +37,8 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "normal")
-    of_experts = hp.integer("expert_count", 0) > 0
-    net = experts_of(hp, sum_to_one=True) if of_experts else FeedForward()
+    has_experts = hp.integer("expert_count", 0) > 0
+    net = experts_of(hp, sum_to_one=True) if has_experts else FeedForward()
     layers = range(layers_of(hp))
     window = window_of(hp)
     mixers = (attention_of(hp, rope, i, window=window) for i in layers)
@@ -46,7 +46,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _window(config: Config) -> int | None:
-    """The window, which models of transformers' class Llama do not have."""
+    """The sliding window; models of transformers' class Llama have none."""
     if config.model_type not in ("mistral", "mixtral"):
         return None
     return window_of_folder(default=4096 if config.model_type == "mistral" else None)(config)
@@ -57,9 +57,9 @@ CHECKPOINT: Final = Checkpoint(
     DECODER | NEIGHBOURS | {
         "rope_freqs.weight": scaled_frequencies,
         "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.gate",
-        "blk.{i}.ffn_gate_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w1"),
-        "blk.{i}.ffn_down_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w2"),
-        "blk.{i}.ffn_up_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w3"),
+        "blk.{i}.ffn_gate_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w1"),
+        "blk.{i}.ffn_down_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w2"),
+        "blk.{i}.ffn_up_exps": stack("layers.{i}.block_sparse_moe.experts.{e}.w3"),
     },
     {
         **DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None,

@@ -14,7 +14,7 @@ from aggml.models.checkpoints.keys import (
     EXPERT_KEYS,
     scaled_frequencies,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, upright
+from aggml.models.checkpoints.recipes import Checkpoint, transpose_experts
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -24,7 +24,7 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def describe(hp: Hyperparameters) -> Description:
     nets = nets_of(hp, experts, step)
     norm = None if experts.count == WITHOUT_NORM else "turned head alone"
     mixers = []
-    for i, chunked in enumerate(windowed(hp, layers, PERIOD)):
+    for i, chunked in enumerate(sliding_layers(hp, layers, PERIOD)):
         turned = (i + 1) % PERIOD != 0
         mixers.append(
             attention_of(
@@ -129,9 +129,9 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_up": f"{_NET}up_proj",
         "blk.{i}.ffn_down": f"{_NET}down_proj",
         "blk.{i}.ffn_gate_inp": f"{_NET}router",
-        "blk.{i}.ffn_gate_exps.weight": upright(f"{_NET}experts.gate_up_proj", 0),
-        "blk.{i}.ffn_up_exps.weight": upright(f"{_NET}experts.gate_up_proj", 1),
-        "blk.{i}.ffn_down_exps.weight": upright(f"{_NET}experts.down_proj"),
+        "blk.{i}.ffn_gate_exps.weight": transpose_experts(f"{_NET}experts.gate_up_proj", 0),
+        "blk.{i}.ffn_up_exps.weight": transpose_experts(f"{_NET}experts.gate_up_proj", 1),
+        "blk.{i}.ffn_down_exps.weight": transpose_experts(f"{_NET}experts.down_proj"),
         "blk.{i}.ffn_gate_shexp": f"{_NET}shared_expert.gate_proj",
         "blk.{i}.ffn_up_shexp": f"{_NET}shared_expert.up_proj",
         "blk.{i}.ffn_down_shexp": f"{_NET}shared_expert.down_proj",

@@ -11,7 +11,7 @@ from aggml.models.checkpoints.keys import (
     number,
     steps_without_limit,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, shaped
+from aggml.models.checkpoints.recipes import Checkpoint, reshape
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     description_of,
@@ -41,7 +41,7 @@ def _by_group(source: str, groups: str) -> Recipe:
         n = int(config.need(groups))
         return n, shapes[0][0] // n
 
-    return shaped(source, shape)
+    return reshape(source, shape)
 
 
 def scan_tensors(at: str, groups: str) -> dict[str, Rule]:
@@ -56,7 +56,7 @@ def scan_tensors(at: str, groups: str) -> dict[str, Rule]:
         "blk.{i}.ssm_conv1d": kernels(f"{at}conv1d"),
         "blk.{i}.ssm_dt.bias": f"{at}dt_bias",
         "blk.{i}.ssm_a": decay_rates(f"{at}A_log", columns=True),
-        "blk.{i}.ssm_d": shaped(f"{at}D", lambda shapes, _: (shapes[0][0], 1)),
+        "blk.{i}.ssm_d": reshape(f"{at}D", lambda shapes, _: (shapes[0][0], 1)),
         "blk.{i}.ssm_norm": _by_group(f"{at}norm", groups),
         "blk.{i}.ssm_out": f"{at}out_proj",
     }

@@ -12,7 +12,7 @@ from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.errors import ModelError
-from aggml.models.reading import encoder_of, layers_of, rope_of, windowed
+from aggml.models.reading import encoder_of, layers_of, rope_of, sliding_layers
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -34,7 +34,7 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     n, layers = layers_of(hp), []
     period = hp.get("attention.sliding_window_pattern", 3)
     if isinstance(period, (list, np.ndarray)):
-        near = windowed(hp, n, 3)
+        near = sliding_layers(hp, n, 3)
     else:  # unlike in decoders, the first layer of each period sees all
         period = hp.integer("attention.sliding_window_pattern", 3, least=1)
         near = tuple(i % period != 0 for i in range(n))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.architectures.mamba2 import scan_tensors
 from aggml.models.blocks import Alone, FeedForward
 from aggml.models.checkpoints.keys import DECODER_KEYS, number, steps_without_limit
-from aggml.models.checkpoints.recipes import Checkpoint, Rule, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Rule, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     LARGEST_EPS,
@@ -15,7 +15,7 @@ from aggml.models.reading import (
     description_of,
     layers_of,
     mamba2_of,
-    routed_of,
+    routed_experts_of,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def describe(hp: Hyperparameters) -> Description:
     net: Block = FeedForward("relu_sqr", gated=False)
     if hp.integer("expert_count", 0):
         shared = FeedForward("relu_sqr", gated=False, suffix="_shexp")
-        net = routed_of(
+        net = routed_experts_of(
             hp,
             "sigmoid",
             activation="relu_sqr",
@@ -115,8 +115,8 @@ def _of(moe: bool) -> Checkpoint:
         tensors |= {
             "blk.{i}.ffn_gate_inp": f"{mixer}gate",
             "blk.{i}.exp_probs_b.bias": f"{mixer}gate.e_score_correction_bias",
-            "blk.{i}.ffn_up_exps": stacked(f"{mixer}experts.{{e}}.up_proj"),
-            "blk.{i}.ffn_down_exps": stacked(f"{mixer}experts.{{e}}.down_proj"),
+            "blk.{i}.ffn_up_exps": stack(f"{mixer}experts.{{e}}.up_proj"),
+            "blk.{i}.ffn_down_exps": stack(f"{mixer}experts.{{e}}.down_proj"),
             "blk.{i}.ffn_up_shexp": f"{mixer}shared_experts.up_proj",
             "blk.{i}.ffn_down_shexp": f"{mixer}shared_experts.down_proj",
             "blk.{i}.ffn_latent_down": f"{mixer}fc1_latent_proj",

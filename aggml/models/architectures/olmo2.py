@@ -14,9 +14,9 @@ from aggml.models.reading import (
     attention_of,
     description_of,
     layers_of,
-    normed_after,
+    post_norm_layer,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def describe(hp: Hyperparameters) -> Description:
     layers, window = layers_of(hp), hp.integer("attention.sliding_window", 0)
     everywhere = rope_of(hp, "neox")
     nearby = replace(everywhere, scale=1.0, extrapolation=0.0, attention_factor=1.0)
-    local = windowed(hp, layers, 4) if window else (False,) * layers
+    local = sliding_layers(hp, layers, 4) if window else (False,) * layers
     mixers = (
         attention_of(
             hp, nearby if near else everywhere, i, norm="width", window=window if near else None
@@ -41,7 +41,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(
         hp,
         [
-            normed_after(mixer, FeedForward(), before_mixer=None, before_feed_forward=None)
+            post_norm_layer(mixer, FeedForward(), before_mixer=None, before_feed_forward=None)
             for mixer in mixers
         ],
     )

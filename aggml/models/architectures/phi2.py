@@ -10,7 +10,7 @@ from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
-    centred_of,
+    layer_norm_description_of,
     layers_of,
     rope_of,
 )
@@ -24,7 +24,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(

@@ -15,7 +15,7 @@ from aggml.models.checkpoints.keys import (
     longrope_factors,
     window_of_folder,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -67,9 +67,9 @@ CHECKPOINT: Final = Checkpoint(
     ("phimoe",),
     DECODER | {
         "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
-        "blk.{i}.ffn_gate_exps": stacked(f"{_MOE}.experts.{{e}}.w1"),
-        "blk.{i}.ffn_down_exps": stacked(f"{_MOE}.experts.{{e}}.w2"),
-        "blk.{i}.ffn_up_exps": stacked(f"{_MOE}.experts.{{e}}.w3"),
+        "blk.{i}.ffn_gate_exps": stack(f"{_MOE}.experts.{{e}}.w1"),
+        "blk.{i}.ffn_down_exps": stack(f"{_MOE}.experts.{{e}}.w2"),
+        "blk.{i}.ffn_up_exps": stack(f"{_MOE}.experts.{{e}}.w3"),
         "rope_factors_short.weight": longrope_factors("short_factor"),
         "rope_factors_long.weight": longrope_factors("long_factor"),
     },

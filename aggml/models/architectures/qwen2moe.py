@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, UNUSED_WINDOW
-from aggml.models.checkpoints.recipes import Checkpoint, flat
+from aggml.models.checkpoints.recipes import Checkpoint, flatten
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -36,7 +36,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_expert.gate_proj",
         "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_expert.up_proj",
         "blk.{i}.ffn_down_shexp": "layers.{i}.mlp.shared_expert.down_proj",
-        "blk.{i}.ffn_gate_inp_shexp": flat("layers.{i}.mlp.shared_expert_gate"),
+        "blk.{i}.ffn_gate_inp_shexp": flatten("layers.{i}.mlp.shared_expert_gate"),
     },
     DECODER_KEYS | EXPERT_KEYS
     | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},

@@ -12,7 +12,7 @@ import numpy as np
 from aggml.models.architectures import qwen3next
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, decay_rates
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, half, shifted, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, add_one, half, stack
 from aggml.models.description import Architecture, Description
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ _DELTA: Final = "layers.{i}.linear_attn."
 _TENSORS: Final[dict[str, Rule]] = {
     "token_embd": "embed_tokens",
     "output": "lm_head",
-    "output_norm": shifted("norm"),
-    "blk.{i}.attn_norm": shifted("layers.{i}.input_layernorm"),
-    "blk.{i}.post_attention_norm": shifted("layers.{i}.post_attention_layernorm"),
+    "output_norm": add_one("norm"),
+    "blk.{i}.attn_norm": add_one("layers.{i}.input_layernorm"),
+    "blk.{i}.post_attention_norm": add_one("layers.{i}.post_attention_layernorm"),
     **{name: rule for name, rule in DECODER.items() if name.startswith("blk.{i}.attn_")
        and not name.endswith("norm")},
-    "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
-    "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+    "blk.{i}.attn_q_norm": add_one("layers.{i}.self_attn.q_norm"),
+    "blk.{i}.attn_k_norm": add_one("layers.{i}.self_attn.k_norm"),
     "blk.{i}.attn_qkv": _tile_heads(f"{_DELTA}in_proj_qkv", _HEAD, first=True),
     "blk.{i}.attn_gate": _tile_heads(f"{_DELTA}in_proj_z", _HEAD),
     "blk.{i}.ssm_beta": _tile_heads(f"{_DELTA}in_proj_b", _one),
@@ -116,13 +116,13 @@ _EXPERTS: Final = "layers.{i}.mlp.experts."
 _OF_EXPERTS: Final[dict[str, Rule]] = {
     "blk.{i}.ffn_gate_inp": "layers.{i}.mlp.gate",
     "blk.{i}.ffn_gate_exps.weight": (
-        stacked(f"{_EXPERTS}{{e}}.gate_proj.weight"), half(f"{_EXPERTS}gate_up_proj", 0, axis=1),
+        stack(f"{_EXPERTS}{{e}}.gate_proj.weight"), half(f"{_EXPERTS}gate_up_proj", 0, axis=1),
     ),
     "blk.{i}.ffn_up_exps.weight": (
-        stacked(f"{_EXPERTS}{{e}}.up_proj.weight"), half(f"{_EXPERTS}gate_up_proj", 1, axis=1),
+        stack(f"{_EXPERTS}{{e}}.up_proj.weight"), half(f"{_EXPERTS}gate_up_proj", 1, axis=1),
     ),
     "blk.{i}.ffn_down_exps.weight": (
-        stacked(f"{_EXPERTS}{{e}}.down_proj.weight"), f"{_EXPERTS}down_proj",
+        stack(f"{_EXPERTS}{{e}}.down_proj.weight"), f"{_EXPERTS}down_proj",
     ),
     **{name: rule for name, rule in qwen3next.CHECKPOINT.tensors.items() if "shexp" in name},
 }  # fmt: skip

@@ -14,7 +14,7 @@ from aggml.models.checkpoints.keys import (
     PICTURES,
     UNUSED_WINDOW,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, half, upright
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, half, transpose_experts
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -61,7 +61,7 @@ def _unpack_experts(part: str, which: int | None) -> Recipe:
         which: 0: the first half of the rows, 1: the second one, None: all.
     """
     source = f"layers.{{i}}.mlp.experts.{part}_proj"
-    turned = upright(source, which)
+    turned = transpose_experts(source, which)
     straight = Recipe((source,), lambda x, _: x[0], lambda shapes, _: shapes[0])
     if which is not None:
         straight = half(source, which, axis=1)

@@ -18,16 +18,16 @@ from aggml.models.checkpoints.keys import (
     decay_rates,
     kernels,
 )
-from aggml.models.checkpoints.recipes import Checkpoint, Recipe, flat, shifted
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, add_one, flatten
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
+    add_prediction_head,
     attention_of,
     description_of,
     divides,
     experts_of,
     layers_of,
-    predicting,
     rope_of,
 )
 
@@ -90,7 +90,7 @@ def of_delta_nets(hp: Hyperparameters, net: Block, *, tiled: bool = False) -> De
     )
     last = max((i for i, x in enumerate(recurrent) if not x), default=0)
     head = Layer(attention[last], net, before_feed_forward="post_attention_norm")
-    return predicting(hp, model, head)
+    return add_prediction_head(hp, model, head)
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:
@@ -157,11 +157,11 @@ CHECKPOINT: Final = Checkpoint(
         **DECODER,
         **EXPERTS,
         **dict.fromkeys([f"blk.{{i}}.ffn_{x}" for x in ("norm", "gate", "up", "down")]),
-        "output_norm": shifted("norm"),
-        "blk.{i}.attn_norm": shifted("layers.{i}.input_layernorm"),
-        "blk.{i}.post_attention_norm": shifted("layers.{i}.post_attention_layernorm"),
-        "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
-        "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+        "output_norm": add_one("norm"),
+        "blk.{i}.attn_norm": add_one("layers.{i}.input_layernorm"),
+        "blk.{i}.post_attention_norm": add_one("layers.{i}.post_attention_layernorm"),
+        "blk.{i}.attn_q_norm": add_one("layers.{i}.self_attn.q_norm"),
+        "blk.{i}.attn_k_norm": add_one("layers.{i}.self_attn.k_norm"),
         "blk.{i}.attn_qkv": _split_projection(gates=False),
         "blk.{i}.attn_gate": _split_projection(gates=True),
         "blk.{i}.ssm_ba": "layers.{i}.linear_attn.in_proj_ba",
@@ -173,7 +173,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_expert.gate_proj",
         "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_expert.up_proj",
         "blk.{i}.ffn_down_shexp": "layers.{i}.mlp.shared_expert.down_proj",
-        "blk.{i}.ffn_gate_inp_shexp": flat("layers.{i}.mlp.shared_expert_gate"),
+        "blk.{i}.ffn_gate_inp_shexp": flatten("layers.{i}.mlp.shared_expert_gate"),
     },
     {
         **DECODER_KEYS,

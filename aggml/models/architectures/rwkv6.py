@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aggml.models.blocks import ChannelMix6, Halved, TimeMix6
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import centred_of, divides, layers_of
+from aggml.models.reading import divides, layer_norm_description_of, layers_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -33,7 +33,7 @@ def describe(hp: Hyperparameters) -> Description:
         )
         for i in range(layers_of(hp))
     ]  # fmt: skip
-    return centred_of(hp, layers, embedding_norm=True)
+    return layer_norm_description_of(hp, layers, embedding_norm=True)
 
 
 ARCHITECTURE = Architecture(("rwkv6",), describe)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import ChannelMix, TimeMix
 from aggml.models.checkpoints.keys import UNBOUNDED, number
-from aggml.models.checkpoints.recipes import Checkpoint, shaped
+from aggml.models.checkpoints.recipes import Checkpoint, reshape
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import centred_of, divides, layers_of
+from aggml.models.reading import divides, layer_norm_description_of, layers_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
         raise ModelError(f"rwkv7.token_shift_count is {hp.integer('token_shift_count')}, not 2")
     width, head = hp.integer("embedding_length", least=1), hp.integer("wkv.head_size", least=1)
     divides(hp, "wkv.head_size", head, "embedding_length", width)
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(
@@ -53,7 +53,7 @@ CHECKPOINT: Final = Checkpoint(
         "output": "lm_head",
         "blk.{i}.attn_norm": "layers.{i}.attn_norm",
         "blk.{i}.attn_norm_2": "layers.{i}.ffn_norm",
-        "blk.{i}.time_mix_lerp_fused.weight": shaped(
+        "blk.{i}.time_mix_lerp_fused.weight": reshape(
             tuple(f"{_AT}x_{name}" for name in "rwkvag"),
             lambda shapes, _: (len(shapes), 1, 1, shapes[0][-1]),
         ),
@@ -65,7 +65,7 @@ CHECKPOINT: Final = Checkpoint(
             for n, name in enumerate(("lora.2.bias", "lora.0.weight", "lora.2.weight"))
         },
         **{
-            f"blk.{{i}}.time_mix_{x}.weight": shaped(
+            f"blk.{{i}}.time_mix_{x}.weight": reshape(
                 f"{_AT}{x}", lambda shapes, _: (math.prod(shapes[0]),)
             )
             for x in ("k_k", "k_a", "r_k")
@@ -75,7 +75,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.time_mix_key": f"{_AT}k_proj",
         "blk.{i}.time_mix_value": f"{_AT}v_proj",
         "blk.{i}.time_mix_output": f"{_AT}o_proj",
-        "blk.{i}.channel_mix_lerp_k.weight": shaped(
+        "blk.{i}.channel_mix_lerp_k.weight": reshape(
             "layers.{i}.ffn.x_k", lambda shapes, _: (1, 1, shapes[0][-1])
         ),
         "blk.{i}.channel_mix_key": "layers.{i}.ffn.key",

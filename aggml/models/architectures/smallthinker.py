@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_of
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_experts_of
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -26,7 +26,7 @@ PERIOD: Final = 4
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    experts = routed_of(hp, activation="relu", sum_to_one=True)
+    experts = routed_experts_of(hp, activation="relu", sum_to_one=True)
     hp.get("expert_weights_norm")  # other programs do not read it, either
     rope, has_windows = rope_of(hp, "neox", factors=None), hp.integer("attention.sliding_window", 0)
     if not has_windows:
@@ -73,7 +73,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **{x: y for x, y in DECODER.items() if x[8:] not in ("ffn_gate", "ffn_up", "ffn_down")},
         "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.primary_router",
-        **{f"blk.{{i}}.ffn_{x}_exps": stacked(_EXPERT + x) for x in ("gate", "up", "down")},
+        **{f"blk.{{i}}.ffn_{x}_exps": stack(_EXPERT + x) for x in ("gate", "up", "down")},
     },
     {
         **DECODER_KEYS,

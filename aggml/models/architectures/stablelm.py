@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
-    centred_of,
+    layer_norm_description_of,
     layers_of,
     rope_of,
 )
@@ -24,7 +24,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, parallel = rope_of(hp, "neox"), hp.flag("use_parallel_residual", False)
-    return centred_of(
+    return layer_norm_description_of(
         hp,
         [
             Layer(
@@ -41,8 +41,8 @@ def describe(hp: Hyperparameters) -> Description:
 CHECKPOINT: Final = Checkpoint(
     ("stablelm",),
     DECODER | {
-        "blk.{i}.attn_q_norm": stacked("layers.{i}.self_attn.q_layernorm.norms.{e}"),
-        "blk.{i}.attn_k_norm": stacked("layers.{i}.self_attn.k_layernorm.norms.{e}"),
+        "blk.{i}.attn_q_norm": stack("layers.{i}.self_attn.q_layernorm.norms.{e}"),
+        "blk.{i}.attn_k_norm": stack("layers.{i}.self_attn.k_layernorm.norms.{e}"),
     },
     CENTRED_KEYS | {"use_parallel_residual": "use_parallel_residual"},
     harmless={"qk_layernorm": "the file has these norms or not"},

@@ -8,7 +8,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, window_of_folder
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, layers_of, rope_of, window_of
+from aggml.models.reading import (
+    attention_of,
+    layer_norm_description_of,
+    layers_of,
+    rope_of,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -20,7 +26,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
     layers, window = range(layers_of(hp)), window_of(hp)
-    return centred_of(
+    return layer_norm_description_of(
         hp, [Layer(attention_of(hp, rope, i, joined=None, window=window), net) for i in layers]
     )
 

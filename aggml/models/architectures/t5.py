@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.keys import number
-from aggml.models.checkpoints.recipes import Checkpoint, scaled
+from aggml.models.checkpoints.recipes import Checkpoint, scale
 from aggml.models.description import Architecture
 from aggml.models.encoder_decoder import FURTHEST, EncoderDecoderDescription
 from aggml.models.hyperparameters import MOST_LAYERS
@@ -128,7 +128,7 @@ CHECKPOINTS: Final = (
             **_ENCODER, **_layer("dec.blk.{i}.", "decoder.block.{i}.", cross=True),
             "dec.output_norm": "decoder.final_layer_norm",
             "output.weight": (
-                scaled("lm_head.weight", _scale), scaled("shared.weight", _scale),
+                scale("lm_head.weight", _scale), scale("shared.weight", _scale),
             ),
         },
         {

@@ -14,7 +14,13 @@ from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Layer, SpeechDescription
 from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.hyperparameters import MOST_LAYERS
-from aggml.models.reading import LARGEST_EPS, attention_of, centred_of, divides, layers_of
+from aggml.models.reading import (
+    LARGEST_EPS,
+    attention_of,
+    divides,
+    layer_norm_description_of,
+    layers_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -31,7 +37,7 @@ def describe(hp: Hyperparameters) -> SpeechDescription:
         FeedForward("gelu_erf", gated=False),
         cross=CrossAttention(heads, width // heads, frames),
     )
-    text = centred_of(hp, [layer] * layers_of(hp), position_table=True)
+    text = layer_norm_description_of(hp, [layer] * layers_of(hp), position_table=True)
     heard = EncoderLayer(None, None, "gelu", norms_first=True)
     audio_heads = hp.integer("encoder.attention.head_count", least=1)
     divides(hp, "encoder.attention.head_count", audio_heads, "embedding_length", width)

@@ -249,7 +249,7 @@ class Attention:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
         if self.borrows is not None:
-            return self._attend(at, self._own_queries(at, x), *self._lent(at))
+            return self._attend(at, self._own_queries(at, x), *self._borrow(at))
         q, k, v, gate = self._products(at, x)
         y = self.attend(at, q, k, v)
         return y if gate is None else ops.mul(y, ops.sigmoid(gate))
@@ -275,8 +275,8 @@ class Attention:
             at.passed[f"{at.prefix}keys"], at.passed[f"{at.prefix}values"] = keys, values
         return self._attend(at, q, keys, values)
 
-    def _lent(self, at: Scope) -> tuple[Tensor, Tensor]:
-        """The keys and values of another layer, with the rows of this step."""
+    def _borrow(self, at: Scope) -> tuple[Tensor, Tensor]:
+        """Borrow the keys and values of another layer, with the rows of this step."""
         lender = f"blk.{self.borrows}."
         return at.passed[f"{lender}keys"], at.passed[f"{lender}values"]
 

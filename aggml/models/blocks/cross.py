@@ -1,6 +1,6 @@
 """CrossAttention: attention of tokens to another input than text, such as frames of audio.
 
-The keys and values of that input are called its memory; another graph writes them (`memorized`).
+The keys and values of that input are called its memory; another graph writes them (`write_memory`).
 Not here: the input itself (../speech/listening.py), attention among tokens (attention.py).
 """
 
@@ -79,11 +79,11 @@ class CrossAttention:
         return at.linear("cross_attn_output", y)
 
     @staticmethod
-    def memorized(
+    def write_memory(
         weights: Mapping[str, Tensor], prefix: str, caches: Mapping[str, Tensor], x: Tensor,
         rows: Sequence[Tensor],
     ) -> Iterator[Tensor]:  # fmt: skip
-        """Nodes that write the keys and values of an input to one layer's memory.
+        """Make nodes that write the keys and values of an input to one layer's memory.
 
         Args:
             weights: of the whole model, by their names in the file.

@@ -82,7 +82,7 @@ def _as_long_as(y: Tensor, x: Tensor) -> Tensor:
     return ops.div(ops.mul(y, ops.sqrt(ops.mean(ops.sqr(x)))), own)
 
 
-def _routed(at: Scope, x: Tensor) -> Tensor:
+def _route(at: Scope, x: Tensor) -> Tensor:
     """[width, n] -> [count, n]: weights of streams, from -1 to 1."""
     x = ops.scale(at.norm("altup_router_norm", x), 1 / x.ne[0])
     return ops.tanh(at.linear("altup_router", x))
@@ -109,7 +109,7 @@ class StreamPrediction:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width * count, n] -> [width, n]."""
         count, n = self.streams.count, x.ne[1]
-        weights = at.linear("altup_predict_coef", _routed(at, self.streams.of_active(x)))
+        weights = at.linear("altup_predict_coef", _route(at, self.streams.of_active(x)))
         weights = ops.reshape_3d(weights, count, count, n)
         each = ops.reshape_3d(x, x.ne[0] // count, count, n)
         y = ops.mul_mat(ops.cont(ops.permute(each, 1, 0, 2, 3)), weights)
@@ -152,7 +152,7 @@ class StreamCorrection:
         if last is not None:
             predicted, own = ops.get_rows(predicted, last), ops.get_rows(own, last)
         new = ops.reshape_3d(ops.sub(x, self.streams.of_active(predicted)), width, 1, n)
-        weights = ops.scale_bias(at.linear("altup_correct_coef", _routed(at, x)), 1.0, 1.0)
+        weights = ops.scale_bias(at.linear("altup_correct_coef", _route(at, x)), 1.0, 1.0)
         y = ops.mul(ops.repeat_4d(new, width, count, n, 1), ops.reshape_3d(weights, 1, count, n))
         y = ops.reshape_2d(ops.add(y, ops.reshape_3d(predicted, width, count, n)), width * count, n)
         z = ops.mul(self.streams.of_active(y), at.weight("altup_correct_scale.weight"))

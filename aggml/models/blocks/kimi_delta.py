@@ -113,13 +113,13 @@ class KimiDelta:
         i, _, tokens, sequences = part
         n, ne = self._inner, (self.head, self.heads, tokens, sequences)
 
-        def convolved(name: str, x: Tensor) -> Tensor:
+        def convolve(name: str, x: Tensor) -> Tensor:
             y = convolution(
                 at, i, columns(x, n, 0, part), f"ssm_conv1d_{name}.weight", f"conv_{name}"
             )
             return ops.reshape_4d(ops.silu(y), *ne)
 
-        q, k, v = (convolved(name, x) for name, x in zip(PARTS, mixed, strict=True))
+        q, k, v = (convolve(name, x) for name, x in zip(PARTS, mixed, strict=True))
         state = ops.reshape_4d(at.recall("delta", i), self.head, self.head, self.heads, sequences)
         found = ops.gated_delta_net(
             unit(q, EPS), unit(k, EPS), v,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import anyio.to_thread
 
 from aggml import InvalidArgument, InvalidHandle, InvalidState
-from aggml.models.arguments import flag, integer, shown
+from aggml.models.arguments import flag, integer, show
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
 from aggml.models.chat.prompt import (
@@ -85,8 +85,8 @@ class Answering(Conversing, Protocol):
         ...
 
     @property
-    def _seen(self) -> Callable[[PicturePrompt], Awaitable[SeenPrompt]]:
-        """Looks at the pictures of a prompt."""
+    def _prepare_prompt(self) -> Callable[[PicturePrompt], Awaitable[SeenPrompt]]:
+        """Look at the pictures of a prompt."""
         ...
 
     @property
@@ -257,7 +257,7 @@ class ChatStream:
         prompt = await encode_messages(
             model, self._messages, given, wanted.offer, form, continue_final=wanted.continue_final
         )
-        seen = await _seen(model, prompt)
+        seen = await _prepare_prompt(model, prompt)
         thoughts = model._thoughts
         is_open = thoughts is not None and thoughts.is_open(prompt.text)
         options = dict(self._options)
@@ -504,14 +504,14 @@ async def encode_chat(
         "encode_chat", model, messages, template_args, tools, tool_choice, think,
         continue_final=continue_final, add_generation_prompt=add_generation_prompt,
     )  # fmt: skip
-    return (await _seen(model, prompt)).ids
+    return (await _prepare_prompt(model, prompt)).ids
 
 
-async def _seen(model: Answering, prompt: Prompt) -> SeenPrompt:
-    """The positions of a prompt; its pictures are looked at."""
+async def _prepare_prompt(model: Answering, prompt: Prompt) -> SeenPrompt:
+    """Look at the pictures of a prompt, and return its positions."""
     if prompt.mixed is None:
         return SeenPrompt(prompt.ids, ())
-    return await model._seen(prompt.mixed)
+    return await model._prepare_prompt(prompt.mixed)
 
 
 async def render_chat(
@@ -649,7 +649,7 @@ def _check_names(place: str, model: Answering, options: Mapping[str, Any]) -> No
     for name, value in options.items():
         if name not in known:
             raise InvalidHandle(
-                f"[{place}] {name} is {shown(value)}, but there is no such option: expected those "
+                f"[{place}] {name} is {show(value)}, but there is no such option: expected those "
                 f"of chat and of generate{_nearest(name, known)}"
             )
 

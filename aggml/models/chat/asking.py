@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, is_text, json_value, one_text, shown
+from aggml.models.arguments import flag, integer, is_text, json_value, one_text, show
 from aggml.models.engine.grammars import Grammar, schema_text
 
 __all__ = ["Tool", "ToolOffer", "read_format", "read_think", "read_tools"]
@@ -83,9 +83,7 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
     found: list[Tool] = []
     if tools is not None:
         if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
-            raise InvalidArgument(
-                f"[{place}] tools is {shown(tools)}, expected a list of functions"
-            )
+            raise InvalidArgument(f"[{place}] tools is {show(tools)}, expected a list of functions")
         if len(tools) > TOOLS:
             raise InvalidArgument(
                 f"[{place}] tools has {len(tools)} functions, at most {TOOLS} are allowed"
@@ -105,7 +103,7 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
             function, Mapping
         ):
             raise InvalidArgument(
-                f"[{place}] tool_choice is {shown(choice)}, expected "
+                f"[{place}] tool_choice is {show(choice)}, expected "
                 "{'type': 'function', 'function': {'name': name}}"
             )
         if function is choice:
@@ -116,7 +114,7 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
         only = one_text(place, "tool_choice.function.name", function.get("name"))
     elif not isinstance(choice, str):
         raise InvalidArgument(
-            f"[{place}] tool_choice is {shown(choice)}, expected {', '.join(map(repr, CHOICES))} "
+            f"[{place}] tool_choice is {show(choice)}, expected {', '.join(map(repr, CHOICES))} "
             "or the name of a function"
         )
     elif choice not in CHOICES:
@@ -126,7 +124,7 @@ def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) ->
     unknown = sorted((allowed or frozenset()).difference(names))
     if unknown:
         raise InvalidArgument(
-            f"[{place}] tool_choice names the function {shown(unknown[0])}, which is not one of "
+            f"[{place}] tool_choice names the function {show(unknown[0])}, which is not one of "
             "tools"
         )
     if not found:
@@ -153,7 +151,7 @@ def _read_allowed(place: str, given: Mapping[str, Any]) -> tuple[str, frozenset[
         or not tools
     ):
         raise InvalidArgument(
-            f"[{place}] tool_choice is {shown(given)}, expected {{'type': 'allowed_tools', 'mode': "
+            f"[{place}] tool_choice is {show(given)}, expected {{'type': 'allowed_tools', 'mode': "
             "'auto' or 'required', 'tools': [{'name': name}, ...]}"
         )
     names = []
@@ -167,27 +165,27 @@ def _read_allowed(place: str, given: Mapping[str, Any]) -> tuple[str, frozenset[
 def _read_tool(place: str, name: str, given: Any) -> Tool:
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(given)}, expected "
+            f"[{place}] {name} is {show(given)}, expected "
             "{'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
         )
     function = given
     if not is_text(given.get("type", "function"), "function"):
         raise InvalidArgument(
-            f"[{place}] {name}.type is {shown(given['type'])}, expected 'function'"
+            f"[{place}] {name}.type is {show(given['type'])}, expected 'function'"
         )
     if "function" in given:
         _check_keys(place, name, given, ("type", "function"))
         function = given["function"]
         name = f"{name}.function"
     if not isinstance(function, Mapping):
-        raise InvalidArgument(f"[{place}] {name} is {shown(function)}, expected a function: a dict")
+        raise InvalidArgument(f"[{place}] {name} is {show(function)}, expected a function: a dict")
     _check_keys(place, name, function, (*FUNCTION, *(("type",) if function is given else ())))
     if "name" not in function:
         raise InvalidArgument(f"[{place}] {name}.name is missing")
     title = one_text(place, f"{name}.name", function["name"])
     if not 0 < len(title) <= NAME or any(x.isspace() or x in "<>\"'`" for x in title):
         raise InvalidArgument(
-            f"[{place}] {name}.name is {shown(title)}, expected 1 to {NAME} characters without "
+            f"[{place}] {name}.name is {show(title)}, expected 1 to {NAME} characters without "
             "blanks, quotes and angle brackets"
         )
     about = function.get("description")
@@ -198,8 +196,7 @@ def _read_tool(place: str, name: str, given: Any) -> Tool:
     else:
         if not isinstance(parameters, Mapping):
             raise InvalidArgument(
-                f"[{place}] {name}.parameters is {shown(parameters)}, expected a JSON schema: a "
-                "dict"
+                f"[{place}] {name}.parameters is {show(parameters)}, expected a JSON schema: a dict"
             )
         schema = json.loads(schema_text(place, f"{name}.parameters", parameters))
         _check_parameters(place, f"{name}.parameters", schema)
@@ -217,25 +214,25 @@ def _check_parameters(place: str, name: str, schema: dict[str, Any]) -> None:
     """Check the keywords of which a model is told what arguments there are."""
     kind = schema.get("type", "object")
     if not is_text(kind, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise InvalidArgument(f"[{place}] {name}.type is {shown(kind)}, expected 'object'")
+        raise InvalidArgument(f"[{place}] {name}.type is {show(kind)}, expected 'object'")
     properties = schema.get("properties")
     properties = {} if properties is None else properties  # clients in Go write null
     if not isinstance(properties, dict):
         raise InvalidArgument(
-            f"[{place}] {name}.properties is {shown(properties)}, expected a JSON schema for each "
+            f"[{place}] {name}.properties is {show(properties)}, expected a JSON schema for each "
             "argument: a dict"
         )
     for key, one in properties.items():
         if not isinstance(one, (dict, bool)):
             raise InvalidArgument(
-                f"[{place}] {name}.properties[{shown(key)}] is {shown(one)}, expected a JSON "
+                f"[{place}] {name}.properties[{show(key)}] is {show(one)}, expected a JSON "
                 "schema: a dict"
             )
     required = schema.get("required")
     required = [] if required is None else required
     if not isinstance(required, list) or not all(isinstance(x, str) for x in required):
         raise InvalidArgument(
-            f"[{place}] {name}.required is {shown(required)}, expected a list of names"
+            f"[{place}] {name}.required is {show(required)}, expected a list of names"
         )
 
 
@@ -244,7 +241,7 @@ def _check_keys(place: str, name: str, given: Mapping[Any, Any], keys: Sequence[
     for key in given:
         if not is_text(key, *keys):
             raise InvalidArgument(
-                f"[{place}] {name} has the key {shown(key)}, expected {', '.join(keys)}"
+                f"[{place}] {name} has the key {show(key)}, expected {', '.join(keys)}"
             )
 
 
@@ -259,7 +256,7 @@ def read_format(place: str, given: Any) -> Grammar | None:
     name = "response_format"
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(given)}, expected {{'type': 'json_object'}}, "
+            f"[{place}] {name} is {show(given)}, expected {{'type': 'json_object'}}, "
             "{'type': 'json_schema', 'json_schema': {'schema': ...}} or a JSON schema"
         )
     kind = given.get("type")
@@ -275,7 +272,7 @@ def read_format(place: str, given: Any) -> Grammar | None:
         inner = given.get("json_schema", given)
         if not isinstance(inner, Mapping):
             raise InvalidArgument(
-                f"[{place}] {name}.json_schema is {shown(inner)}, expected {{'schema': ...}}"
+                f"[{place}] {name}.json_schema is {show(inner)}, expected {{'schema': ...}}"
             )
         if inner is not given:
             _check_keys(place, name, given, ("type", "json_schema"))
@@ -293,7 +290,7 @@ def read_format(place: str, given: Any) -> Grammar | None:
         is_text(x, *TYPES) for x in (kind if isinstance(kind, (list, tuple)) else [kind])
     ):
         raise InvalidArgument(
-            f"[{place}] {name}.type is {shown(kind)}, expected 'text', 'json_object', "
+            f"[{place}] {name}.type is {show(kind)}, expected 'text', 'json_object', "
             f"'json_schema', or of a JSON schema one of {', '.join(map(repr, TYPES))}"
         )
     return Grammar("schema", schema_text(place, name, given))
@@ -311,9 +308,9 @@ def read_think(place: str, given: Any) -> bool | int | str | None:
         return bool(given)
     if isinstance(given, str):
         if given not in EFFORTS:
-            raise InvalidArgument(f"[{place}] think is {shown(given)}, expected {THINK}")
+            raise InvalidArgument(f"[{place}] think is {show(given)}, expected {THINK}")
         return given
     try:
         return integer(place, "think", given, 0)
     except InvalidArgument:
-        raise InvalidArgument(f"[{place}] think is {shown(given)}, expected {THINK}") from None
+        raise InvalidArgument(f"[{place}] think is {show(given)}, expected {THINK}") from None

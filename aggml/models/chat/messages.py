@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
-from aggml.models.arguments import is_text, json_value, one_text, shown
+from aggml.models.arguments import is_text, json_value, one_text, show
 from aggml.models.vision.given import is_picture, picture_of, picture_of_part
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ def read_messages(place: str, messages: Any, *, sees: bool = False) -> list[dict
     """
     if isinstance(messages, (str, Mapping, ChatMessage)):
         raise InvalidArgument(
-            f"[{place}] messages is {shown(messages)}, expected a list of messages: put brackets "
+            f"[{place}] messages is {show(messages)}, expected a list of messages: put brackets "
             "around one message, and make of a text {'role': 'user', 'content': text}"
         )
     if not isinstance(messages, Sequence) or isinstance(messages, (bytes, bytearray, memoryview)):
         raise InvalidArgument(
-            f"[{place}] messages is {shown(messages)}, expected a list of messages"
+            f"[{place}] messages is {show(messages)}, expected a list of messages"
         )
     if not messages:
         raise InvalidArgument(f"[{place}] messages is empty, there must be at least one message")
@@ -161,20 +161,20 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
         return _answer_of(message)
     if not isinstance(message, Mapping):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(message)}, expected a message: "
+            f"[{place}] {name} is {show(message)}, expected a message: "
             "{'role': 'user', 'content': text}"
         )
     for key in message:
         if key not in KEYS and not (key in NOTHING and _says_nothing(message[key])):
             raise InvalidArgument(
-                f"[{place}] {name} has the key {shown(key)}, expected {', '.join(KEYS)}"
+                f"[{place}] {name} has the key {show(key)}, expected {', '.join(KEYS)}"
             )
     role = message.get("role")
     if "role" not in message:
         raise InvalidArgument(f"[{place}] {name}.role is missing")
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidArgument(
-            f"[{place}] {name}.role is {shown(role)}, expected one of {', '.join(ROLES)}"
+            f"[{place}] {name}.role is {show(role)}, expected one of {', '.join(ROLES)}"
         )
     found: dict[str, Any] = {"role": role}
     calls = message.get("tool_calls")
@@ -185,7 +185,7 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
     if role != "assistant" and (calls or told):
         key = "tool_calls" if calls else thoughts
         raise InvalidArgument(
-            f"[{place}] {name}.{key} is {shown(message[key])}, but only the assistant has that"
+            f"[{place}] {name}.{key} is {show(message[key])}, but only the assistant has that"
         )
     if calls:
         found["tool_calls"] = calls
@@ -232,7 +232,7 @@ def _answer_of(message: ChatMessage) -> dict[str, Any]:
 def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # noqa: ANN401
     """Calls of an assistant's message, in OpenAI's form, with the arguments as a dict."""
     if not isinstance(calls, (list, tuple)):
-        raise InvalidArgument(f"[{place}] {name} is {shown(calls)}, expected a list of calls")
+        raise InvalidArgument(f"[{place}] {name} is {show(calls)}, expected a list of calls")
     found = []
     for i, call in enumerate(calls):
         at = f"{name}[{i}]"
@@ -241,7 +241,7 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(call, Mapping) or not isinstance(function, Mapping):
             raise InvalidArgument(
-                f"[{place}] {at} is {shown(call)}, expected {{'id': ..., 'type': 'function', "
+                f"[{place}] {at} is {show(call)}, expected {{'id': ..., 'type': 'function', "
                 "'function': {'name': ..., 'arguments': ...}}"
             )
         if "name" not in function:
@@ -249,7 +249,7 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
         title = one_text(place, f"{at}.function.name", function["name"])
         if not is_text(call.get("type", "function"), "function"):
             raise InvalidArgument(
-                f"[{place}] {at}.type is {shown(call['type'])}, expected 'function'"
+                f"[{place}] {at}.type is {show(call['type'])}, expected 'function'"
             )
         given = function.get("arguments")
         if given is None or (isinstance(given, str) and not given.strip()):
@@ -259,11 +259,11 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
                 given = json.loads(one_text(place, f"{at}.function.arguments", given))
             except (ValueError, RecursionError):
                 raise InvalidArgument(
-                    f"[{place}] {at}.function.arguments is {shown(given)}, expected JSON"
+                    f"[{place}] {at}.function.arguments is {show(given)}, expected JSON"
                 ) from None
         if not isinstance(given, Mapping):
             raise InvalidArgument(
-                f"[{place}] {at}.function.arguments is {shown(given)}, expected an object"
+                f"[{place}] {at}.function.arguments is {show(given)}, expected an object"
             )
         given = json_value(place, f"{at}.function.arguments", given)
         number = call.get("id")
@@ -296,7 +296,7 @@ def _read_content(
         return one_text(place, name, content)
     if not isinstance(content, (list, tuple)):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(content)}, expected a text or a list of parts "
+            f"[{place}] {name} is {show(content)}, expected a text or a list of parts "
             "{'type': 'text', 'text': text}"
         )
     texts = []
@@ -314,16 +314,16 @@ def _read_content(
             continue
         if not isinstance(part, Mapping):
             raise InvalidArgument(
-                f"[{place}] {at} is {shown(part)}, expected a part {{'type': 'text', 'text': text}}"
+                f"[{place}] {at} is {show(part)}, expected a part {{'type': 'text', 'text': text}}"
             )
         if not is_text(kind, "text"):
             raise InvalidArgument(
-                f"[{place}] {at}.type is {shown(part.get('type'))}, expected 'text'"
+                f"[{place}] {at}.type is {show(part.get('type'))}, expected 'text'"
                 + (" or 'image_url'" if pictures is not None else ALONE)
             )
         if set(part) != {"type", "text"}:
             raise InvalidArgument(
-                f"[{place}] {at} has the keys {shown(sorted(map(str, part)))}, expected type, text"
+                f"[{place}] {at} has the keys {show(sorted(map(str, part)))}, expected type, text"
             )
         texts.append(one_text(place, f"{at}.text", part["text"]))
     return "".join(texts)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio.to_thread
 
 from aggml import InvalidArgument
-from aggml.models.arguments import shown
+from aggml.models.arguments import show
 from aggml.models.chat.messages import pictures_in
 from aggml.models.errors import ModelError
 from aggml.models.vision.given import GivenPicture
@@ -61,12 +61,12 @@ def read_template_args(place: str, given: Any) -> dict[str, Any]:  # noqa: ANN40
         return {}
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"[{place}] template_args is {shown(given)}, expected names with their values"
+            f"[{place}] template_args is {show(given)}, expected names with their values"
         )
     for name in given:
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidArgument(
-                f"[{place}] template_args has the name {shown(name)}, expected an identifier"
+                f"[{place}] template_args has the name {show(name)}, expected an identifier"
             )
         if name in OURS:
             raise InvalidArgument(
@@ -152,21 +152,25 @@ async def encode_messages(
                 more["tools"] = given
             known = _with_calls(template, known)
         else:
-            known = _told_in_text(known, given)
+            known = _write_as_text(known, given)
         known = _with_thoughts(known)
         end, opens = "", begins and not continue_final
         if continue_final:
             end = "Z" + secrets.token_hex(8) + "Z"
             known = [*known[:-1], known[-1] | {"content": known[-1]["content"] + end}]
         try:
-            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
+            text = template.render(
+                template.adapt_contents(known), add_generation_prompt=opens, **more
+            )
         except ModelError:  # some templates take no message of the system
             if not given or knows_tools(source) or len(known) < 2 or known[0]["role"] != "system":
                 raise
             first, second, *rest = known
             joined = f"{first['content']}\n\n{second['content']}"
             known = [second | {"content": joined}, *rest]
-            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
+            text = template.render(
+                template.adapt_contents(known), add_generation_prompt=opens, **more
+            )
         if continue_final:
             at = text.rfind(end)
             if at < 0:
@@ -289,10 +293,10 @@ To call one, write nothing but its name and its arguments, in JSON between tags:
 </tool_call>"""
 
 
-def _told_in_text(
+def _write_as_text(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """For templates that know no tools: functions, calls and results as texts of messages."""
+    """Write functions, calls and results as texts, for templates that know no tools."""
     found: list[dict[str, Any]] = []
     for message in messages:
         known = {k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")}

@@ -191,7 +191,7 @@ def _guard(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
 
     @pass_context
     @wraps(does)
-    def guarded(context: Context, value: object = "", *args: object, **named: object) -> object:
+    def call(context: Context, value: object = "", *args: object, **named: object) -> object:
         if name in ("join", "sum") and not isinstance(value, str | list | tuple | dict):
             value = _to_list(value)
         held = 1
@@ -209,7 +209,7 @@ def _guard(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
         _budget().produce(_length(found))
         return found
 
-    return guarded
+    return call
 
 
 def _to_list(value: Any) -> list[Any]:  # noqa: ANN401 what a template iterates over
@@ -349,7 +349,7 @@ class Bounded(ImmutableSandboxedEnvironment):
 def _limit_join(does: Callable[[Iterable[Any]], str]) -> Callable[[Iterable[Any]], str]:
     """The operator ``~`` for texts that are not too long together."""
 
-    def joined(parts: Iterable[Any]) -> str:
+    def join(parts: Iterable[Any]) -> str:
         given, budget = tuple(parts), _budget()
         for part in given:
             budget.look(part)
@@ -358,7 +358,7 @@ def _limit_join(does: Callable[[Iterable[Any]], str]) -> Callable[[Iterable[Any]
         budget.produce(len(found))
         return found
 
-    return joined
+    return join
 
 
 def _check_text(value: object) -> object:

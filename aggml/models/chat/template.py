@@ -1,7 +1,7 @@
-"""ChatTemplate: messages to the text that a model was trained to answer.
+"""ChatTemplate: makes of messages the text that a model was trained to answer.
 
-Here: the templates of a model file, what they get, their errors. Not here: what their code may do
-(sandbox.py), tokens (../tokenizers).
+Here: the templates of a model file, the variables that they get, their errors. Not here: what their
+code may do (sandbox.py), tokens (../tokenizers).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["PLAIN", "ChatTemplate", "sources_of", "template_of"]
 KEY: Final = "tokenizer.chat_template"  # of the metadata; other templates: KEY.NAME
 DEFAULT: Final = "default"
 TOOLS: Final = "tool_use"
-LONGEST: Final = 500  # characters of an error
+LONGEST_ERROR: Final = 500  # characters
 
-#: For models that bring no template of their own.
+#: The template of models whose files have none.
 PLAIN: Final = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -38,22 +38,22 @@ PLAIN: Final = (
 
 
 class ChatTemplate:
-    """Renders messages.
+    """The templates of a model, which render conversations.
 
     A model may have several templates, each with a name. Conversations with ``tools`` take the one
     called "tool_use", others the one called "default".
 
     Args:
         sources: jinja2: one template, or templates by name; None: one line for each message.
-        tokens: texts of the tokens that the template may name: "bos_token", "eos_token".
+        tokens: variables of the templates: the texts of "bos_token" and "eos_token".
 
     Attributes:
-        environment: of jinja2; it has the filters of the templates.
+        environment: of jinja2, with the filters that templates may use.
         names: the names of the templates.
         source: the text of the template for conversations without tools; empty: there is none.
 
     Raises:
-        ModelError: a template is no jinja2, or that package is not installed.
+        ModelError: a template is no jinja2, or the package jinja2 is not installed.
     """
 
     def __init__(self, sources: str | Mapping[str, str] | None, tokens: Mapping[str, str]) -> None:
@@ -76,7 +76,7 @@ class ChatTemplate:
         environment.add_filter("tojson", _json)
         self.names: tuple[str, ...] = tuple(given)
         self.source: str = given.get(DEFAULT, "")
-        #: All templates in one text, to look for what they know.
+        #: All templates in one text, in which others look for names that the templates use.
         self.whole_source: str = "\n".join(given.values())
         self._tokens = dict(tokens)
         self._limits = limits
@@ -84,16 +84,18 @@ class ChatTemplate:
         for name, source in given.items():
             try:
                 self._templates[name] = environment.read(source)
-            except Exception as error:  # of any class: Python reads what jinja2 has made of it
+            except Exception as error:  # of any class: Python compiles the code that jinja2 makes
                 of = "" if len(given) == 1 else f" {name!r}"
-                raise ModelError(f"the chat template{of} cannot be read: {_why(error)}") from error
+                raise ModelError(
+                    f"the chat template{of} cannot be read: {_describe_error(error)}"
+                ) from error
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
-        **more: Any,  # noqa: ANN401 what the template names
+        **more: Any,  # noqa: ANN401 variables of the template
     ) -> str:
         """The text of a conversation.
 
@@ -103,24 +105,25 @@ class ChatTemplate:
         Args:
             messages: each with "role" and "content".
             add_generation_prompt: end where the model's answer begins.
-            more: further names for the template, as ``tools``.
+            more: further variables of the template, such as ``tools``.
 
         Raises:
-            ModelError: the template refuses the messages, names something that is not there, fails,
-                or takes too much; none of several templates is for this conversation.
+            ModelError: the template refuses the messages, uses a variable that is not there, fails,
+                or takes too much; the model has several templates, and none is for this
+                conversation.
         """
-        template = self._template(tools=more.get("tools") is not None)
+        template = self._choose_template(tools=more.get("tools") is not None)
         try:
-            # Templates test these with "is none", which is false for a name that is not defined.
-            usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
+            # Templates test these with "is none", which is false for an undefined variable.
+            defaults: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
             if "datetime" in self.whole_source:  # Firefunction's template asks for it
-                usual["datetime"] = _now("%b %d %Y")
-            if "functools[" in self.whole_source:  # the same one; functions are told elsewhere
-                usual["functions"] = "[]"
+                defaults["datetime"] = _now("%b %d %Y")
+            if "functools[" in self.whole_source:  # the same one; functions are written elsewhere
+                defaults["functions"] = "[]"
             with self._limits():
                 context = template.new_context(
                     {
-                        **usual,
+                        **defaults,
                         "messages": list(messages),
                         "add_generation_prompt": add_generation_prompt,
                         **more,
@@ -129,14 +132,17 @@ class ChatTemplate:
                 text = self.environment.concat(template.root_render_func(context))
             text.encode()
         except Exception as error:  # of any class: the code of a template may do what it likes
-            raise ModelError(f"the chat template refuses the messages: {_why(error)}") from error
+            raise ModelError(
+                f"the chat template refuses the messages: {_describe_error(error)}"
+            ) from error
         return str(text)
 
     @functools.cached_property
     def takes_json_arguments(self) -> bool:
-        """Whether the template writes the arguments of calls as they are, so they must be JSON.
+        """Whether the template must get the arguments of calls as a text of JSON, not as a dict.
 
-        Others write a dict as JSON. A short conversation is rendered to see which it is.
+        Some templates write the arguments as they are, others write a dict as JSON. A short
+        conversation is rendered to see which this one does.
         """
         dict_, text = {"aggml": "probe"}, '{"aggml": "probe"}'
         for arguments in (dict_, text):
@@ -147,10 +153,10 @@ class ChatTemplate:
                 {"role": "assistant", "content": "", "tool_calls": [call]},
                 {"role": "tool", "content": "y", "name": "f", "tool_call_id": "a23456789"},
             ]  # fmt: skip
-            told = [{"type": "function", "function": {"name": "f", "description": "", "parameters":
+            tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters":
                      {"type": "object", "properties": {}}}}]  # fmt: skip
             try:
-                found = self.render(messages, tools=told)
+                found = self.render(messages, tools=tools)
             except ModelError:
                 continue
             if "probe" in found and "{'aggml'" not in found and '\\"aggml' not in found:
@@ -159,22 +165,22 @@ class ChatTemplate:
 
     @functools.cached_property
     def wants_parts(self) -> bool:
-        """Whether the template writes contents only if they are lists of parts.
+        """Whether the content of a message must be given as a list of parts, not as a text.
 
-        Some templates of models that see pictures go through the parts of a content, and write
-        nothing of a text. A message is rendered to see which it is.
+        Some templates of models that see pictures write the parts of a content, and nothing of a
+        content that is a text. A message is rendered to see whether this is one of them.
         """
-        written = []
+        is_written = []
         for content in ("aggml-probe", [{"type": "text", "text": "aggml-probe"}]):
             try:
                 found = self.render([{"role": "user", "content": content}])
             except ModelError:
                 found = ""
-            written.append("aggml-probe" in found and "'aggml-probe'" not in found)
-        return written == [False, True]
+            is_written.append("aggml-probe" in found and "'aggml-probe'" not in found)
+        return is_written == [False, True]
 
-    def in_parts(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Messages as the template takes them: with texts, or with lists of parts."""
+    def adapt_contents(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages with contents in the form that the template takes; see `wants_parts`."""
         if not self.wants_parts:
             return [dict(x) for x in messages]
         return [
@@ -183,7 +189,8 @@ class ChatTemplate:
             for x in messages
         ]  # fmt: skip
 
-    def _template(self, *, tools: bool) -> Template:
+    def _choose_template(self, *, tools: bool) -> Template:
+        """The template for conversations with or without tools."""
         for name in (TOOLS,) * tools + (DEFAULT,):
             if name in self._templates:
                 return self._templates[name]
@@ -196,7 +203,7 @@ class ChatTemplate:
 
 
 def sources_of(metadata: Mapping[str, Any]) -> dict[str, str] | None:
-    """The chat templates of a model file by name; None: it brings none.
+    """The chat templates of a model file by name; None: it has none.
 
     Raises:
         ModelError: a template is no text.
@@ -210,19 +217,19 @@ def sources_of(metadata: Mapping[str, Any]) -> dict[str, str] | None:
     return found or None
 
 
-def template_of(metadata: Mapping[str, Any], words: Vocabulary) -> ChatTemplate:
-    """The templates of a model file, or the plain one if it brings none.
+def template_of(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> ChatTemplate:
+    """The templates of a model file, or the plain one if it has none.
 
     Raises:
         ModelError: as `ChatTemplate`.
     """
-    names = {"bos_token": words.bos, "eos_token": words.eos}
-    tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
+    ids = {"bos_token": vocabulary.bos, "eos_token": vocabulary.eos}
+    tokens = {k: "" if x is None else vocabulary.pieces[x] for k, x in ids.items()}
     return ChatTemplate(sources_of(metadata), tokens)
 
 
-def _why(error: Exception) -> str:
-    """An error of a template in one line."""
+def _describe_error(error: Exception) -> str:
+    """Describe an error of a template in one line."""
     try:
         text = str(error)
     except Exception:
@@ -234,12 +241,12 @@ def _why(error: Exception) -> str:
         text = "it takes too much memory"
     elif isinstance(error, UnicodeEncodeError):
         text = "it makes characters that are no Unicode text"
-    elif not _speaks(error):
+    elif not _is_sentence(error):
         text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."
 
 
-def _speaks(error: Exception) -> bool:
+def _is_sentence(error: Exception) -> bool:
     """Whether the text of an error is a sentence for the user."""
     from jinja2 import TemplateError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
-from aggml.models.tokenizers.vocabulary import steps_of
+from aggml.models.tokenizers.vocabulary import pre_tokenizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ def name_of_cut(
         if not cut.bytes or cut.whole is not whole:
             continue
         if cut not in tried:
-            cutter = steps_of(library, cut)
+            cutter = pre_tokenizer_of(library, cut)
             plain = all(pieces(cutter, text) == wanted[text] for text in PLAIN)
             fine = sum(pieces(cutter, text) == wanted[text] for text in FINE)
             tried[cut] = fine if plain else -1

@@ -18,7 +18,7 @@ from aggml.models.checkpoints.config import read_json
 from aggml.models.checkpoints.cutting import name_of_cut
 from aggml.models.checkpoints.unsaid import marks_spaces, unsaid
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.json_vocabulary import call_library, open_library
+from aggml.models.tokenizers.json_vocabulary import call_library, open_tokenizer
 from aggml.models.tokenizers.roles import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from aggml.models.tokenizers.settings import parts_of, type_of_model
 from aggml.models.tokenizers.vocabulary import SPACE, is_byte, library
@@ -126,7 +126,7 @@ def read_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> FolderVo
     """
     name = str(path)
     told = read_json(path)
-    own = open_library(json.dumps(told, ensure_ascii=False), name)
+    own = open_tokenizer(json.dumps(told, ensure_ascii=False), name)
     if _add_tokens(own, more, name):
         told = json.loads(own.to_str())
     special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
@@ -172,7 +172,7 @@ def settings_without_key(
     added = told.get("added_tokens") or ()
     special = {x["id"] for x in added if x["special"]}
     words = KINDS[str(type_of_model(told["model"]))](told, special)
-    _ask_for_ends(open_library(text), words)
+    _ask_for_ends(open_tokenizer(text), words)
     ordinary = (control - special) | (unknown - {x["id"] for x in added})
     words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in ordinary]
     if words.model == "bert" and not (words.add_bos and words.add_eos):

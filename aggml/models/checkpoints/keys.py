@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from aggml.models.checkpoints.recipes import Key, Rule, made, shaped, shifted, stacked, turned
+from aggml.models.checkpoints.recipes import (
+    Key,
+    Rule,
+    add_one,
+    compute,
+    permute_heads,
+    reshape,
+    stack,
+)
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -150,14 +158,14 @@ HEAD_NORMS: Final[dict[str, Rule]] = {
 }
 EXPERTS: Final[dict[str, Rule]] = {
     "blk.{i}.ffn_gate_inp": "layers.{i}.mlp.gate",
-    "blk.{i}.ffn_gate_exps": stacked("layers.{i}.mlp.experts.{e}.gate_proj"),
-    "blk.{i}.ffn_up_exps": stacked("layers.{i}.mlp.experts.{e}.up_proj"),
-    "blk.{i}.ffn_down_exps": stacked("layers.{i}.mlp.experts.{e}.down_proj"),
+    "blk.{i}.ffn_gate_exps": stack("layers.{i}.mlp.experts.{e}.gate_proj"),
+    "blk.{i}.ffn_up_exps": stack("layers.{i}.mlp.experts.{e}.up_proj"),
+    "blk.{i}.ffn_down_exps": stack("layers.{i}.mlp.experts.{e}.down_proj"),
 }
 #: For architectures with rotary positions on pairs of neighbours: folders have them on halves.
 NEIGHBOURS: Final[dict[str, Rule]] = {
-    "blk.{i}.attn_q": turned("layers.{i}.self_attn.q_proj"),
-    "blk.{i}.attn_k": turned("layers.{i}.self_attn.k_proj", "num_key_value_heads"),
+    "blk.{i}.attn_q": permute_heads("layers.{i}.self_attn.q_proj"),
+    "blk.{i}.attn_k": permute_heads("layers.{i}.self_attn.k_proj", "num_key_value_heads"),
 }
 
 
@@ -296,7 +304,7 @@ def _llama3_frequencies(config: Config) -> Array | None:
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
-scaled_frequencies: Final = made(_llama3_frequencies)
+scaled_frequencies: Final = compute(_llama3_frequencies)
 
 
 def rope_sections(config: Config) -> list[int] | None:
@@ -372,7 +380,7 @@ def longrope_factors(name: str) -> Recipe:
         found = config.rope().get(name)
         return None if found is None else np.array(found, np.float32)
 
-    return made(read)
+    return compute(read)
 
 
 def gemma_norms() -> dict[str, Rule]:
@@ -384,7 +392,7 @@ def gemma_norms() -> dict[str, Rule]:
         "blk.{i}.ffn_norm": "layers.{i}.pre_feedforward_layernorm",
         "blk.{i}.post_ffw_norm": "layers.{i}.post_feedforward_layernorm",
     }
-    return {name: shifted(source) for name, source in names.items()}
+    return {name: add_one(source) for name, source in names.items()}
 
 
 #: The context of recurrent models whose config.json gives none: llama.cpp writes this number.
@@ -398,7 +406,7 @@ def decay_rates(source: str, *, columns: bool = False) -> Recipe:
         source: name in the folder.
         columns: whether each rate is a row of its own, as in Mamba 2.
     """
-    return shaped(
+    return reshape(
         source,
         lambda shapes, _: (shapes[0][0], 1) if columns else shapes[0],
         lambda x: -np.exp(x.astype(np.float32)),
@@ -407,7 +415,7 @@ def decay_rates(source: str, *, columns: bool = False) -> Recipe:
 
 def kernels(source: str) -> Recipe:
     """Kernels [channels, 1, tokens] as [channels, tokens]; a bias as it is."""
-    return shaped(source, lambda shapes, _: tuple(n for n in shapes[0] if n != 1))
+    return reshape(source, lambda shapes, _: tuple(n for n in shapes[0] if n != 1))
 
 
 def steps_without_limit(config: Config) -> None:

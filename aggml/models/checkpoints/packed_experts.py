@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
     from aggml.models.checkpoints.recipes import Array, Shape
 
-__all__ = ["blocks", "upright"]
+__all__ = ["regroup_blocks", "transpose_experts"]
 
 BLOCK: Final = 32  # elements, in 16 bytes
 EVERY: Final = slice(None)
@@ -28,8 +28,8 @@ def _rows(which: int | None) -> slice:
     return EVERY if which is None else slice(which, None, 2)
 
 
-def blocks(source: str, which: int | None = None) -> Recipe:
-    """Blocks of ggml from ``source``_blocks [experts, rows, blocks, 16] and ``source``_scales.
+def regroup_blocks(source: str, which: int | None = None) -> Recipe:
+    """Make blocks of ggml of ``source``_blocks [experts, rows, blocks, 16] and ``source``_scales.
 
     In the folder a byte has two neighbouring elements, the first one in its low half. In ggml's
     blocks the two elements of a byte are 16 apart.
@@ -54,8 +54,8 @@ def blocks(source: str, which: int | None = None) -> Recipe:
     return Recipe((f"{source}_blocks", f"{source}_scales"), make, shape, DType.MXFP4)
 
 
-def upright(source: str, which: int | None = None) -> Recipe:
-    """Transposes matrices [experts, columns, rows] to [experts, rows, columns].
+def transpose_experts(source: str, which: int | None = None) -> Recipe:
+    """Transpose matrices [experts, columns, rows] to [experts, rows, columns].
 
     Args:
         source: name in the folder.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
 
 __all__ = [
-    "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "across", "flat", "half",
-    "joined", "made", "output_of", "scaled", "shaped", "shifted", "stacked", "turned", "upright",
-    "when", "without_first",
+    "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "add_one", "compute", "flatten",
+    "half", "output_of", "permute_heads", "reshape", "scale", "stack", "transpose",
+    "transpose_experts", "when", "without_first",
 ]  # fmt: skip
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -98,8 +98,8 @@ def _same(shapes: Sequence[Shape], _: Config) -> Shape:
     return shapes[0]
 
 
-def turned(source: str, heads: str = "num_attention_heads") -> Recipe:
-    """Reorders each head's rows for rotary positions on pairs of neighbours, not on halves."""
+def permute_heads(source: str, heads: str = "num_attention_heads") -> Recipe:
+    """Reorder each head's rows for rotary positions on pairs of neighbours, not on halves."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
         (x,) = arrays
@@ -110,23 +110,14 @@ def turned(source: str, heads: str = "num_attention_heads") -> Recipe:
     return Recipe((source,), make, _same)
 
 
-def shifted(source: str) -> Recipe:
-    """Adds 1: the folder has the difference from 1."""
+def add_one(source: str) -> Recipe:
+    """Add 1: the folder has the difference from 1."""
     return Recipe((source,), lambda x, _: x[0].astype(np.float32) + 1, _same)
 
 
-def stacked(source: str) -> Recipe:
-    """The matrices of all experts as one tensor; "{e}" stands for each expert."""
+def stack(source: str) -> Recipe:
+    """Stack the matrices of all experts in one tensor; "{e}" stands for each expert."""
     return Recipe((source,), lambda x, _: np.stack(x), lambda shapes, _: (len(shapes), *shapes[0]))
-
-
-def joined(*sources: str) -> Recipe:
-    """The rows of several tensors, one tensor after the other."""
-    return Recipe(
-        sources,
-        lambda x, _: np.concatenate(x),
-        lambda shapes, _: (sum(x[0] for x in shapes), *shapes[0][1:]),
-    )
 
 
 def half(source: str, which: int, *, axis: int = 0, alternating: bool = False) -> Recipe:
@@ -153,13 +144,13 @@ def half(source: str, which: int, *, axis: int = 0, alternating: bool = False) -
     return Recipe((source,), make, shape)
 
 
-def across(source: str) -> Recipe:
-    """The transposed matrix; a vector as it is."""
+def transpose(source: str) -> Recipe:
+    """Transpose a matrix; a vector stays as it is."""
     return Recipe((source,), lambda x, _: x[0].T, lambda shapes, _: shapes[0][::-1])
 
 
-def upright(source: str, which: int | None = None) -> Recipe:
-    """Transposes matrices [experts, columns, rows] to [experts, rows, columns].
+def transpose_experts(source: str, which: int | None = None) -> Recipe:
+    """Transpose matrices [experts, columns, rows] to [experts, rows, columns].
 
     Args:
         source: name in the folder.
@@ -178,15 +169,15 @@ def upright(source: str, which: int | None = None) -> Recipe:
     return Recipe((source,), make, shape)
 
 
-def flat(source: str) -> Recipe:
-    """A matrix of one row as a vector."""
+def flatten(source: str) -> Recipe:
+    """Make a vector of a matrix of one row."""
     return Recipe(
         (source,), lambda x, _: x[0].reshape(-1), lambda shapes, _: (math.prod(shapes[0]),)
     )
 
 
-def scaled(source: str | Recipe, factor: Callable[[Config], float | Array]) -> Recipe:
-    """The tensor of a rule multiplied by a number, or by one for each row.
+def scale(source: str | Recipe, factor: Callable[[Config], float | Array]) -> Recipe:
+    """Multiply the tensor of a rule by a number, or each row by its own.
 
     Args:
         source: a name in the folder, or a recipe.
@@ -223,8 +214,8 @@ def output_of(
         own: by what the matrix ``lm_head`` is multiplied.
         of_embeddings: by what that of the embeddings is multiplied.
     """
-    whole = scaled(f"{embeddings}.weight", of_embeddings)
-    lone = scaled("lm_head.weight", own)
+    whole = scale(f"{embeddings}.weight", of_embeddings)
+    lone = scale("lm_head.weight", own)
 
     def make(arrays: Sequence[Array], config: Config) -> Array | None:
         return whole.make(arrays[1:], config) if tied(config) else lone.make(arrays, config)
@@ -246,12 +237,12 @@ def output_of(
     )
 
 
-def shaped(
+def reshape(
     source: str | tuple[str, ...],
     shape: Callable[[Sequence[Shape], Config], Shape],
     change: Callable[[Array], Array] = lambda x: x,
 ) -> Recipe:
-    """The elements in their order with another shape; several sources are concatenated.
+    """Give the elements, in their order, another shape; several sources are concatenated.
 
     Args:
         source: one name in the folder, or several.
@@ -284,8 +275,8 @@ def without_first(source: str, count: Callable[[Config], int]) -> Recipe:
     )
 
 
-def made(function: Callable[[Config], Array | None]) -> Recipe:
-    """A tensor that is computed from config.json alone; None: there is no such tensor."""
+def compute(function: Callable[[Config], Array | None]) -> Recipe:
+    """Compute a tensor from config.json alone; None: there is no such tensor."""
 
     def shape(_: Sequence[Shape], config: Config) -> Shape:
         found = function(config)

@@ -110,24 +110,24 @@ class SafeTensors:
 def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], dict[str, str]]:
     """The entries of a file's header, checked: all tensors lie in the file and do not overlap."""
 
-    def damaged(why: str) -> ModelError:
+    def failure(why: str) -> ModelError:
         return ModelError(f"{str(path)!r} is incomplete, damaged, or no safetensors file: {why}")
 
     if len(raw) < 8:
-        raise damaged(f"it has only {len(raw)} bytes")
+        raise failure(f"it has only {len(raw)} bytes")
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if length > min(LONGEST_HEADER, len(raw) - 8):
-        raise damaged(f"its first 8 bytes give the header {length} bytes, of {len(raw)} in all")
+        raise failure(f"its first 8 bytes give the header {length} bytes, of {len(raw)} in all")
     try:
         told = json.loads(raw[8 : 8 + length].tobytes())
         notes = told.pop("__metadata__", None) or {}
         entries = {name: _entry(name, value, 8 + length) for name, value in told.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise damaged(f"its header cannot be read ({error})") from error
+        raise failure(f"its header cannot be read ({error})") from error
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda x: (x[1].begin, x[1].nbytes)):
         if entry.begin < end or entry.begin + entry.nbytes > len(raw):
-            raise damaged(f"tensor {name!r} reaches beyond the end, or overlaps another tensor")
+            raise failure(f"tensor {name!r} reaches beyond the end, or overlaps another tensor")
         end = entry.begin + entry.nbytes
     return entries, notes
 

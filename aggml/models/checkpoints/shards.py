@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.pickled import read_pickled
-from aggml.models.checkpoints.safetensors import SafeTensors, Stored
+from aggml.models.checkpoints.safetensors import SafeTensors
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -99,11 +99,6 @@ class Shards:
         """A tensor, read-only."""
         file = self.of.get(name)
         return self._arrays[name] if file is None else file[name]
-
-    def stored(self, name: str) -> Stored | None:
-        """Where a tensor lies in its safetensors file; None if it is in another kind of file."""
-        file = self.of.get(name)
-        return None if file is None else file.stored[name]
 
 
 def _paths(folder: Path) -> tuple[dict[str, str], list[Path]]:

@@ -116,8 +116,8 @@ class Adjuster:
             found.take(token)
         return found
 
-    def changed(self, row: F32, *, penalties: bool = True) -> tuple[Ids, F32]:
-        """Tokens whose logits may change, and their new logits.
+    def adjust(self, row: F32, *, penalties: bool = True) -> tuple[Ids, F32]:
+        """Return the tokens whose logits may change, and their new logits.
 
         Args:
             row: logits of all tokens.
@@ -165,7 +165,7 @@ class Adjuster:
         return result
 
     def numbers(self, n: int) -> tuple[Ids, F32]:
-        """The arguments of `ops.penalize` by which the device makes the changes of `changed`.
+        """The arguments of `ops.penalize` by which the device makes the changes of `adjust`.
 
         Args:
             n: length of the arrays, at least `changing`.
@@ -210,7 +210,7 @@ class Adjuster:
             As many tokens as ``ids``, and their logits. The best ``need`` of them are the best of
             all tokens. If fewer tokens were found, the rest have logits of -inf.
         """
-        other, new = self.changed(row)
+        other, new = self.adjust(row)
         kept = ~np.isin(ids, other)
         found = np.concatenate([ids[kept], other])
         value = np.concatenate([logits[kept], new])

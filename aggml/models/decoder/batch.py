@@ -216,7 +216,7 @@ class Group:
     def states(self, rows: StateRows) -> tuple[I32, I32]:
         """The row of the state that each sequence reads, and the rows to which it writes states."""
         own = self.numbers
-        written = rows.written(own, self.history, self.place)
+        written = rows.written_rows(own, self.history, self.place)
         return rows.read(own, self.positions[:, 0]), written
 
     @property
@@ -295,7 +295,7 @@ class Batch:
         found: I32 = np.concatenate(rows, axis=1).reshape(-1)
         return found
 
-    def given(self, width: int) -> GivenEmbeddings:
+    def given_embeddings(self, width: int) -> GivenEmbeddings:
         """The embeddings that are given, of all tokens of the step."""
         found = []
         for group in self.groups:
@@ -317,7 +317,7 @@ class Batch:
             for number, row in zip(group.numbers, group.positions, strict=True)
         ]
 
-    def written(self, ctx: int) -> list[tuple[int, int, int]]:
+    def written_rows(self, ctx: int) -> list[tuple[int, int, int]]:
         """For each run of rows that it writes the slot, the first position and how many.
 
         That is where slots have ``ctx`` rows, one for each position.

@@ -132,7 +132,7 @@ class ChainDraw:
         chain = self._chain
         row = logits
         if adjuster is not None:
-            ids, new = adjuster.changed(logits, penalties=False)
+            ids, new = adjuster.adjust(logits, penalties=False)
             row = logits.copy()
             row[ids] = new
         at: Ids = np.flatnonzero(row > -np.inf)  # NaN is not

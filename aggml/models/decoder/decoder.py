@@ -242,7 +242,7 @@ class Decoder:
     def _ones(self, positions: Sequence[int], n: int, slot: int) -> Group:
         """``n`` tokens of each sequence from positions on; the token ids in it are arbitrary."""
         first = self._first_rows[slot : slot + len(positions)]
-        return some_of_each(positions, n, first, slot, self.seen(max(positions)))
+        return some_of_each(positions, n, first, slot, self.rows_to_read(max(positions)))
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
         """The normalised output of the last layer for each token, (len(ids), width) float32.
@@ -283,20 +283,20 @@ class Decoder:
         """Of how many tokens `logits_at` gives logits, so that they take at most 64 MiB."""
         return max(1, min(CHUNK, PIECE // self.vocabulary))
 
-    async def built(self, batch: Batch, *, hidden: bool) -> Step:
-        """A step for a batch, neither prepared nor kept: for a graph that computes more.
+    async def build(self, batch: Batch, *, hidden: bool) -> Step:
+        """Build a step, neither prepared nor kept: for a graph that computes more.
 
         Args:
             batch: all of its tokens get a result.
             hidden: whether the result is the hidden state instead of logits.
         """
         with self.lifetime.use("Decoder"):
-            return await self._steps.built(replace(batch.shape(0), hidden=hidden))
+            return await self._steps.build(replace(batch.shape(0), hidden=hidden))
 
     async def run_more(
         self, step: Step, batch: Batch, more: Mapping[Tensor, Any], results: Sequence[Tensor]
     ) -> Future[Any]:
-        """Queue a step whose graph computes more than that of `built`.
+        """Queue a step whose graph computes more than that of `build`.
 
         Args:
             step: has that graph; it is prepared.
@@ -336,9 +336,9 @@ class Decoder:
                 await self.site.prepare(graph)
                 await self.site.run(graph)
             if self._written is not None:
-                self._written.copied(0, others)
+                self._written.record_copy(0, others)
             if self._reached is not None:
-                self._reached.copied(0, others)
+                self._reached.record_copy(0, others)
 
     async def _submit(
         self,
@@ -373,7 +373,7 @@ class Decoder:
 
     def _whole(self, slot: int, ids: Sequence[int], start: int, *, every: bool) -> Batch:
         """The batch for a piece of one sequence."""
-        kv = self.seen(start + len(ids) - 1)
+        kv = self.rows_to_read(start + len(ids) - 1)
         return piece(ids, start, self._first_rows[slot], slot, kv, every=every)
 
     async def _logits(self, batch: Batch) -> F32:
@@ -382,7 +382,7 @@ class Decoder:
         (logits,) = await future
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
-    def seen(self, last: int) -> int:
+    def rows_to_read(self, last: int) -> int:
         """How many cache rows attention reads if ``last`` is the last position."""
         return min(round_up(last + 1), self.ctx)
 
@@ -424,7 +424,7 @@ class Decoder:
                 inputs[step.tokens] = values
             future = await self._submit(step, inputs, step.results, batch.taken)
             if self._written is not None:
-                self._written.note(future, lambda: batch.written(self.ctx))
+                self._written.note(future, lambda: batch.written_rows(self.ctx))
             return future
 
     # -- for the engine
@@ -483,7 +483,7 @@ class Decoder:
 
     def _note(self, batch: Batch, future: Future[Any]) -> None:
         if self._written is not None:
-            self._written.note(future, lambda: batch.written(self.ctx))
+            self._written.note(future, lambda: batch.written_rows(self.ctx))
         if self._reached is not None:
             for group in batch.groups:
                 kept, n = group.history > 1, group.ids.shape[1]
@@ -507,7 +507,7 @@ class Decoder:
         self, batch: Batch, shape: Shape, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:
         """The step for this shape, and its inputs for this batch."""
-        step = await self._steps.of(shape if draws is None else draws.shaped(shape))
+        step = await self._steps.of(shape if draws is None else draws.add_to(shape))
         inputs = step.inputs(batch)
         if step.drawing is not None and draws is not None:
             inputs |= step.drawing.inputs(draws)

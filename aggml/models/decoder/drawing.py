@@ -79,8 +79,8 @@ class Draws:
         """What the graph depends on: `among`, and the room for changed logits of each row."""
         return self.among, 0 if self.changing is None else self.changing.shape[1]
 
-    def shaped(self, shape: Shape) -> Shape:
-        """The shape of the step with these draws at its end."""
+    def add_to(self, shape: Shape) -> Shape:
+        """Return the shape of the step with these draws at its end."""
         drawn, changed = self.room
         return replace(shape, best=0, drawn=drawn, changed=changed)
 

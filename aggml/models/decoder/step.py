@@ -116,7 +116,7 @@ class Step:
             if self.scales_last is not None and adapters.scales is not None:
                 inputs[self.scales_last] = adapters.scales[batch.last][:, :, None]
         if self.given is not None:
-            given = batch.given(self.given.ne[0])
+            given = batch.given_embeddings(self.given.ne[0])
             inputs[self.given] = given.values
             if self.own is not None:
                 inputs[self.own] = given.own
@@ -163,8 +163,8 @@ class _AdapterInputs(NamedTuple):
         ne = 1, most, tokens
         return cls(numbers, aggml.new_tensor(DType.F32, ne=ne, name=f"{name}_scales").set_input())
 
-    def used(self, leafs: Container[Tensor]) -> _AdapterInputs:
-        """Those that a graph has."""
+    def select(self, leafs: Container[Tensor]) -> _AdapterInputs:
+        """Select those that a graph has."""
         return _AdapterInputs(*(None if x is None or x not in leafs else x for x in self))
 
 
@@ -224,7 +224,7 @@ class Builder:
             chosen_last = _AdapterInputs.of(shape, shape.ends, "adapters_last")
         adapting, adapting_last = self._choose_adapters(shape, chosen_adapters, chosen_last)
         directions = {} if self._adapters is None else self._adapters.directions
-        own, given = (None, carried) if carried is not None else self._given_embeddings(shape)
+        own, given = (None, carried) if carried is not None else self._embedding_inputs(shape)
         x = self._embed(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
@@ -274,8 +274,8 @@ class Builder:
         results = [y for y in (best, logits, every, hidden) if y is not None]
         graph = Graph(*early, *results, *kept)
         leafs = set(graph.leafs)
-        used = chosen_adapters.used(leafs)
-        used_last = chosen_last.used(leafs) if last is not None else _AdapterInputs()
+        used = chosen_adapters.select(leafs)
+        used_last = chosen_last.select(leafs) if last is not None else _AdapterInputs()
         return Step(
             graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,
@@ -329,7 +329,7 @@ class Builder:
             return None, None
         return adapters.at(*chosen), adapters.at(*last)
 
-    def _given_embeddings(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
+    def _embedding_inputs(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
         """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""
         if not (shape.given and self._model.embeds):
             return None, None

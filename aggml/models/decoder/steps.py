@@ -64,8 +64,8 @@ class Steps:
                 step = self._find(shape) or await self._build(shape)
         return step
 
-    async def built(self, shape: Shape) -> Step:
-        """A step of a shape, neither prepared nor kept: for a graph that computes more.
+    async def build(self, shape: Shape) -> Step:
+        """Build a step, neither prepared nor kept: for a graph that computes more.
 
         Raises:
             InvalidState: the model is closed.

@@ -230,7 +230,7 @@ class Encoder:
             inputs[program.types] = types_of(part.packing, part.texts, self._separator)
         if program.chosen is not None:
             last = kind == "pooled" and self.model.pooling == "last"
-            inputs[program.chosen] = part.chosen(last=last)
+            inputs[program.chosen] = part.chosen_tokens(last=last)
         return worker.site.run(program.graph, inputs, program.vectors)
 
     async def _program(self, worker: _Worker, key: tuple[PackingShape, Kind]) -> Program:
@@ -277,7 +277,7 @@ class _Part:
         lengths = [len(x) for x in texts]
         self.packing = pack_apart(lengths) if apart else pack(lengths, alike=alike)
 
-    def chosen(self, *, last: bool) -> Ids:
+    def chosen_tokens(self, *, last: bool) -> Ids:
         """The token whose vector is the text's vector, for each segment of each row."""
         shape = self.packing.shape
         found = np.zeros((shape.rows, shape.segments), np.int32)

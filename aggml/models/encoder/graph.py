@@ -113,11 +113,11 @@ async def build(
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
     total = rows * tokens
 
-    def given(name: str, dtype: DType, *ne: int) -> Tensor:
+    def new_input(name: str, dtype: DType, *ne: int) -> Tensor:
         return aggml.new_tensor(dtype, ne=ne, name=name).set_input()
 
-    ids = given("ids", DType.I32, total)
-    positions = given("positions", DType.I32, total) if model.ordered else None
+    ids = new_input("ids", DType.I32, total)
+    positions = new_input("positions", DType.I32, total) if model.ordered else None
     mean = kind == "pooled" and model.pooling == "mean"
     masks: dict[int | None, Tensor | None] = {}
     inputs: dict[int | None, Tensor] = {}
@@ -125,19 +125,19 @@ async def build(
     for window in sorted({layer.window for layer in model.layers}, key=lambda w: w or 0):
         limited = window is not None and tokens - 1 > window // 2
         if limited or model.distance_bias > 0:
-            inputs[window] = given("mask", DType.F16, tokens, tokens, 1, rows)
+            inputs[window] = new_input("mask", DType.F16, tokens, tokens, 1, rows)
             masks[window] = inputs[window]
         elif shape.masked:
-            member = member or given("member", DType.F32, segments, tokens, rows)
+            member = member or new_input("member", DType.F32, segments, tokens, rows)
             masks[window] = masks[None] if None in masks else _mask(member, shape)
             masks.setdefault(None, masks[window])
         else:
             masks[window] = None
     if mean or (kind == "terms" and shape.masked):
-        member = member or given("member", DType.F32, segments, tokens, rows)
+        member = member or new_input("member", DType.F32, segments, tokens, rows)
     part = Nodes(model, weights, masks, positions, shape, narrow=narrow)
-    types = given("types", DType.I32, total) if typed else None
-    x = part.embedded(ids, types)
+    types = new_input("types", DType.I32, total) if typed else None
+    x = part.embed(ids, types)
     for i, layer in enumerate(model.layers):
         x = part.layer(i, layer, x)
         await checkpoint()
@@ -155,10 +155,10 @@ async def build(
     elif kind == "multi":
         x = part.linear("multi", x)
     elif kind != "tokens":
-        chosen = given("chosen", DType.I32, segments * rows)
+        chosen = new_input("chosen", DType.I32, segments * rows)
         x = ops.get_rows(x, chosen)
         if kind == "rank":
-            x = part.ranked(x)
+            x = part.rank(x)
     if kind == "pooled":
         for name in ("dense_2", "dense_3"):
             x = part.linear(name, x) if f"{name}.weight" in weights else x
@@ -212,8 +212,8 @@ class Nodes:
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
-    def embedded(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """Embeddings of tokens, their types and positions, as far as the model has them."""
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+        """Embed tokens, their types and positions, as far as the model has them."""
         w = self.weights
         x = ops.get_rows(w["token_embd.weight"], ids)
         kinds = w.get("token_types.weight")
@@ -228,7 +228,7 @@ class Nodes:
             x = ops.scale(x, self.model.embedding_scale)
         return self.norm("token_embd_norm", x) if self.model.embedding_norm else x
 
-    def ranked(self, x: Tensor) -> Tensor:
+    def rank(self, x: Tensor) -> Tensor:
         """[width, texts] -> [ranks, texts]."""
         w = self.weights
         if "cls.output.weight" not in w:
@@ -307,7 +307,7 @@ class Nodes:
         model, shape = self.model, self.shape
         q, k, v = self.products(at, layer, x)
         if layer.rope is not None:
-            q, k = self.turned(layer, q), self.turned(layer, k)
+            q, k = self.rotate(layer, q), self.rotate(layer, k)
         if self.narrow:
             k, v = (y if y.dtype is DType.BF16 else ops.cast(y, DType.BF16) for y in (k, v))
 
@@ -368,8 +368,8 @@ class Nodes:
             size * model.head * model.heads * part,
         )  # fmt: skip
 
-    def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:
-        """Queries or keys with rotary positions."""
+    def rotate(self, layer: EncoderLayer, x: Tensor) -> Tensor:
+        """Give queries or keys rotary positions."""
         rope: Any = layer.rope
         assert self.positions is not None
         return ops.rope_ext(

@@ -176,12 +176,12 @@ class EncoderFile:
         total = sum(self.tensors[name].nbytes for name in wanted)
         done = sum(self.tensors[name].nbytes for name in kept)
 
-        def loaded(part: int, _: int) -> None:
+        def report(part: int, _: int) -> None:
             if progress is not None:
                 progress(part, total)
 
         if not await anyio.to_thread.run_sync(self._map, backend.device, kept):
-            await self._file.load(backend, names=kept, progress=loaded)
+            await self._file.load(backend, names=kept, progress=report)
         if not made:
             return []
         buffer = await backend.alloc_async([self.tensors[name] for name in made])
@@ -190,7 +190,7 @@ class EncoderFile:
                 array = await anyio.to_thread.run_sync(self._make, name)
                 await backend.set(self.tensors[name], array)
                 done += self.tensors[name].nbytes
-                loaded(done, total)
+                report(done, total)
                 await checkpoint()
         except BaseException:
             buffer.close()

@@ -95,7 +95,10 @@ def choose(
             continue
         fair = divide_fairly(
             _Candidate(
-                i, queue[i].caller, shares.served(queue[i].caller) if shares else 0, queue[i].size
+                i,
+                queue[i].caller,
+                shares.served_tokens(queue[i].caller) if shares else 0,
+                queue[i].size,
             )
             for i in those
         )

@@ -77,8 +77,8 @@ class Mask:
             found &= ~np.isin(ids, self.without)
         return found
 
-    def applied(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The logits with -inf for tokens that may not come."""
+    def apply(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the logits with -inf for tokens that may not come."""
         n = len(row)
         if self.only is not None:
             found = np.full(n, -np.inf, np.float32)
@@ -95,8 +95,8 @@ class Mask:
         found[list(self.without)] = -np.inf
         return found
 
-    def narrowed(self, bits: npt.NDArray[np.uint8], without: Sequence[int]) -> Mask:
-        """The tokens of this mask that ``bits`` has, too, but for some; a forced one stays."""
+    def narrow(self, bits: npt.NDArray[np.uint8], without: Sequence[int]) -> Mask:
+        """Keep the tokens that ``bits`` has, too, but for some; a forced one stays."""
         if self.only is not None:
             return self
         if self._bits is not None:
@@ -122,14 +122,14 @@ class TokenTexts:
         self._joined = b"\xff".join(texts)
         self._begins = np.cumsum([0, *(len(x) + 1 for x in texts[:-1])])
 
-    def beginning(self, text: bytes) -> list[int]:
-        """The tokens that begin with a text."""
+    def find_beginning(self, text: bytes) -> list[int]:
+        """Find the tokens that begin with a text."""
         first = bisect_left(self._sorted, text)
         end = bisect_left(self._sorted, text + b"\xff", first)
         return self._order[first:end]
 
-    def containing(self, text: bytes) -> set[int]:
-        """The tokens in which a text occurs."""
+    def find_containing(self, text: bytes) -> set[int]:
+        """Find the tokens in which a text occurs."""
         found, at = set(), self._joined.find(text)
         while at >= 0:
             found.add(int(np.searchsorted(self._begins, at, "right")) - 1)
@@ -159,7 +159,7 @@ class NamedTokens:
             flags[list(allowed)] = True
         self._words = [x.encode() for x in bad_words]
         for word in self._words:
-            flags[list(texts.containing(word))] = False
+            flags[list(texts.find_containing(word))] = False
         self._bits = np.packbits(flags, bitorder="little")
         self._texts = texts
         self._bytes_of = bytes_of
@@ -171,15 +171,15 @@ class NamedTokens:
         if self._longest:
             self._tail = (self._tail + self._bytes_of(token))[-self._longest :]
 
-    def narrowed(self, mask: Mask | None) -> Mask:
-        """The tokens of a mask that may come next."""
+    def narrow(self, mask: Mask | None) -> Mask:
+        """Return a mask of those of its tokens that may come next."""
         rests = {
             word[n:] for word in self._words
             for n in range(1, min(len(word), len(self._tail) + 1))
             if self._tail.endswith(word[:n])
         }  # fmt: skip
-        without = [x for rest in rests for x in self._texts.beginning(rest)]
-        return (Mask() if mask is None else mask).narrowed(self._bits, without)
+        without = [x for rest in rests for x in self._texts.find_beginning(rest)]
+        return (Mask() if mask is None else mask).narrow(self._bits, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Constraint:
         self.ready = False
         workers.submit(lambda: self._advance(tokens))
 
-    async def settled(self) -> None:
+    async def wait_for_mask(self) -> None:
         """Wait until the mask is known."""
         while not self.ready:
             parker = Parker()
@@ -356,7 +356,7 @@ class Constraint:
         found = self._mask_of_thoughts() if thinks else self._mask_of_grammar()
         if self._named is None or self.stopped or self.error:
             return found
-        return self._named.narrowed(found)
+        return self._named.narrow(found)
 
     def _mask_of_thoughts(self) -> Mask | None:
         about = self._thinking
@@ -478,8 +478,8 @@ class Grammars:
             )
         return found
 
-    def named(self, allowed: frozenset[int] | None, bad_words: Sequence[str]) -> NamedTokens:
-        """What restricts an answer to some tokens, and keeps words out of it; made in a thread.
+    def named_tokens(self, allowed: frozenset[int] | None, bad_words: Sequence[str]) -> NamedTokens:
+        """Return the restriction of an answer to some tokens, without some words.
 
         Args:
             allowed: the tokens; None: all.

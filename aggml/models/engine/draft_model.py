@@ -162,13 +162,13 @@ class DraftModel(StepDrafter):
         tokens[0, :n] = ids
         positions[0, :n] = np.arange(first, first + n)
         rows[0, :n] = slot * self._rows.ctx + positions[0, :n]
-        group = Group(tokens, positions, rows, slot, self._seen(first + n))
+        group = Group(tokens, positions, rows, slot, self._rows_to_read(first + n))
         batch = Batch((group,), np.zeros(1, np.int32))
         return DraftStep(batch, batch.shape(1))
 
-    def _seen(self, n: int) -> int:
+    def _rows_to_read(self, n: int) -> int:
         """How many rows attention reads to see ``n`` positions."""
-        return steps.seen(n, self._rows.ctx) if self._rows.grows else ROWS_STEP
+        return steps.rows_to_read(n, self._rows.ctx) if self._rows.grows else ROWS_STEP
 
     def _go_back(self, request: TextRequest, known: _Known) -> None:
         """Have the next step of a sequence go on with the state after the tokens that are known.
@@ -201,7 +201,7 @@ class DraftModel(StepDrafter):
                 self._go_back(request, self._of(request))
         lacking = {x: x.tokens[self._of(x).n : -1] for x in requests}
         if any(lacking.values()):
-            parts.append(self._catching_up(requests, lacking, first, slots))
+            parts.append(self._catch_up_step(requests, lacking, first, slots))
         groups = [
             steps.next_tokens(requests, first, slots, self._rows, 0, ahead) for ahead in range(n)
         ]
@@ -209,7 +209,7 @@ class DraftModel(StepDrafter):
             groups = [replace(group, place=ahead) for ahead, group in enumerate(groups)]
         return parts + self._steps.chain(requests, groups, slots, first)
 
-    def _catching_up(
+    def _catch_up_step(
         self,
         requests: list[TextRequest],
         lacking: Mapping[TextRequest, list[int]],
@@ -240,7 +240,7 @@ class DraftModel(StepDrafter):
             if n and kept is not None:
                 kept[at] = request.slot
                 chosen[request.slot] = end
-        kv = self._seen(int(positions.max()) + 1)
+        kv = self._rows_to_read(int(positions.max()) + 1)
         history = 1 if kept is None else size
         group = Group(ids, positions, rows, first, kv, kept=kept, history=history)
         batch = Batch((group,), np.zeros(1, np.int32))

@@ -174,7 +174,7 @@ class DraftSteps:
             shape, draws = batch.shape(CHAINED), None
             if among > 1 or any(x.adjuster is not None for x in requests):
                 draws = draws_of(follows, slots, among, ahead)
-                shape = draws.shaped(shape)
+                shape = draws.add_to(shape)
             found.append(DraftStep(batch, shape, draws, chained=ahead > 0))
         return found
 

@@ -305,9 +305,9 @@ class Engine:
                     await self._park(here, request)
                 elif flight is not None:
                     flight.watched = True
-                    await flight.future.settled()
+                    await flight.future.wait_until_done()
                 elif self._pending is not None:
-                    await self._pending.settled()
+                    await self._pending.wait_until_done()
                 elif await self._rest():
                     idle += 1
                     if idle > IDLE:
@@ -351,7 +351,7 @@ class Engine:
         finally:
             self._resting.remove(parker)
         if self.decoder.is_moving:
-            await self.decoder.moved()
+            await self.decoder.wait_for_transfer()
             return False
         await CHECKPOINT
         return not self._give_backs
@@ -778,7 +778,7 @@ class Engine:
         shape = self._with_hidden(batch.shape(0))
         among = self._among(intake.follows)
         drawn = draws_of(intake.follows, shape.logits, among, drafts=drafts)
-        shape = drawn.shaped(shape)
+        shape = drawn.add_to(shape)
         return _StepPlan(batch, shape, drawn, intake.follows, running, chunk, drafts=drafts)
 
     def _with_hidden(self, shape: Shape) -> Shape:
@@ -815,7 +815,7 @@ class Engine:
         draws = None
         if among > 1 or any(x.adjuster is not None for x in running):
             draws = draws_of(follows, n, among, ahead)
-            shape = draws.shaped(shape)
+            shape = draws.add_to(shape)
         return _StepPlan(batch, shape, draws, follows, running, [], chained=ahead > 0)
 
     def _next_ahead(self) -> _StepPlan | None:
@@ -858,7 +858,7 @@ class Engine:
                 self._awaits,
                 self._count_staged(those),
             )
-        intake = steps.planned_arrays(chunk, self._rows)
+        intake = steps.plan_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _StepPlan(intake.batch, shape, None, [], [], chunk)
@@ -887,7 +887,7 @@ class Engine:
             return 0
         key = tuple(x.number for x in running)
         if self._in_common[0] != key:
-            self._in_common = key, steps.shared_by(running)
+            self._in_common = key, steps.shared_prefix_length(running)
         return self._in_common[1]
 
     # -- who runs
@@ -1064,17 +1064,17 @@ class Engine:
         gone = [x for x in self._waiting if x.over]
         for one in gone:
             self._waiting.remove(one)
-            self._ended(one)
+            self._record_end(one)
         for one in [x for x in self._active.values() if x.over]:
             self._keep(one)
             self._free(one, one.fed if one.keeps and self._is_whole(one) else None)
-            self._ended(one)
+            self._record_end(one)
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
         if len(self._active) > 1 and self.decoder.can_move:
             self._close_ranks()
         self._wake_idlers()
 
-    def _ended(self, one: TextRequest) -> None:
+    def _record_end(self, one: TextRequest) -> None:
         self._shares.leave(one.caller)
         self._drop_snapshot(one)
         if one.reason == "stop" and one.max_tokens:
@@ -1339,7 +1339,7 @@ class Engine:
             self._shares.charge(one.caller, 1)
         for one, piece in plan.chunk:
             if id(one) not in again:
-                self._took_in(one, len(piece.ids))
+                self._record_computed(one, len(piece.ids))
         for (one, row), token in zip(plan.follows, tokens, strict=True):
             if one.over or id(one) in none | again:
                 self._notify(one)
@@ -1477,7 +1477,7 @@ class Engine:
             np.asarray(every).reshape(-1, self.decoder.vocabulary),
         )  # fmt: skip
 
-    def _took_in(self, one: TextRequest, n: int) -> None:
+    def _record_computed(self, one: TextRequest, n: int) -> None:
         """Note that ``n`` more tokens of a prompt are computed."""
         one.computed += n
         self.counters.prompt_tokens += n
@@ -1527,7 +1527,7 @@ class Engine:
             self._prompt_time = seconds, tokens = 0.8 * seconds + took, 0.8 * tokens + n
             self._rates = replace(rates, prompt=seconds / tokens)
             if self.speculation is not None:
-                self.speculation.measured_prompt(seconds / tokens)
+                self.speculation.record_prompt(seconds / tokens)
         elif not plan.chained and not plan.drafts:
             self._note_pace(took)
 
@@ -1541,7 +1541,7 @@ class Engine:
         if self.speculation is None or plan.chunk or not plan.running:
             return
         part = plan.shape.parts[0]
-        self.speculation.measured(part.sequences, part.tokens, seconds, every=plan.shape.every)
+        self.speculation.record_step(part.sequences, part.tokens, seconds, every=plan.shape.every)
 
     def _isolate(self, none: set[int], plan: _StepPlan) -> set[int]:
         """Fail requests for which no token can be chosen, once it is sure that they are the reason.

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeGuard
 from urllib.parse import quote
 
 from aggml import InvalidArgument
-from aggml.models.arguments import json_text, one_text, shown, text_list
+from aggml.models.arguments import json_text, one_text, show, text_list
 
 __all__ = [
     "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "close_objects",
@@ -95,7 +95,7 @@ def schema_text(place: str, name: str, value: Any) -> str:
             raise InvalidArgument(f"[{place}] {name} is no JSON: {error}") from None
     if not isinstance(value, (Mapping, bool)):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, expected a JSON schema: a dict, or its text"
+            f"[{place}] {name} is {show(value)}, expected a JSON schema: a dict, or its text"
         )
     if value is False:
         raise InvalidArgument(f"[{place}] {name} is false, which allows nothing")

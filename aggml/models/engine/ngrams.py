@@ -85,8 +85,8 @@ class NgramTable:
         if len(self._young) >= self._most:
             self._young, self._old = {}, self._young
 
-    def expected(self, context: Sequence[int]) -> tuple[int, int] | None:
-        """The token that mostly followed a context, and its level (of `PRIORS`); None: unknown."""
+    def predict(self, context: Sequence[int]) -> tuple[int, int] | None:
+        """Return what mostly followed a context, and its level (of `PRIORS`); None: unknown."""
         for i, order in enumerate(ORDERS):
             if order > len(context):
                 continue
@@ -123,7 +123,7 @@ class NgramLookup:
         for i in range(self._read, end):
             context = tokens[max(i - longest, 0) : i]
             if new <= AT_ONCE // 8:  # no tokens of a prompt
-                expected = self._table.expected(context)
+                expected = self._table.predict(context)
                 if expected is not None:
                     self._hits.note(expected[1], came=expected[0] == tokens[i])
             self._table.learn(context, tokens[i])
@@ -153,7 +153,7 @@ class NgramLookup:
         """Make the draft of the table so long, if it is not."""
         chance = self._chances[-1] if self._chances else 1.0
         while len(self._draft) < most:
-            found = self._table.expected(self._context)
+            found = self._table.predict(self._context)
             if found is None:
                 return
             token, level = found

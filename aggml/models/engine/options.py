@@ -19,7 +19,7 @@ from aggml.models.arguments import (
     flag,
     integer,
     number,
-    shown,
+    show,
     stop_ids_of,
     text_list,
     token_ids,
@@ -243,7 +243,7 @@ def _steps(place: str, given: Any) -> tuple[str, ...]:
     for i, name in enumerate(names):
         if name not in STEPS:
             raise InvalidArgument(
-                f"[{place}] samplers[{i}] is {shown(name)}, expected one of {', '.join(STEPS)}"
+                f"[{place}] samplers[{i}] is {show(name)}, expected one of {', '.join(STEPS)}"
             )
         if name in names[:i]:
             raise InvalidArgument(f"[{place}] samplers has {name!r} twice")
@@ -284,11 +284,11 @@ def _biases(place: str, given: Any, vocabulary: int) -> dict[int, float]:
         return {}
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"[{place}] logit_bias is {shown(given)}, expected token ids with numbers: {{id: bias}}"
+            f"[{place}] logit_bias is {show(given)}, expected token ids with numbers: {{id: bias}}"
         )
     return {
         integer(place, "logit_bias: a token", token, 0, vocabulary - 1): _in_f32(
-            place, f"logit_bias[{shown(token)}]", bias
+            place, f"logit_bias[{show(token)}]", bias
         )
         for token, bias in given.items()
     }

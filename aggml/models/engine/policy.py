@@ -299,7 +299,7 @@ class Shares:
             if caller in self._served:
                 self._served[caller] += tokens
 
-    def served(self, caller: Hashable) -> int:
+    def served_tokens(self, caller: Hashable) -> int:
         """Tokens that a caller got."""
         return self._served.get(caller, 0)
 

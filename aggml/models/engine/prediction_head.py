@@ -248,7 +248,7 @@ class PredictionHead(StepDrafter):
     ) -> Group:
         values = hidden.reshape(-1, hidden.shape[-1])
         given = GivenEmbeddings(np.ones((len(values), 1), np.float32), values)
-        kv = steps.seen(int(positions.max()) + 1, self._rows.ctx)
+        kv = steps.rows_to_read(int(positions.max()) + 1, self._rows.ctx)
         return Group(ids, positions, rows, first, kv, given=given)
 
     def close(self) -> None:

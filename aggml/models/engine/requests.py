@@ -312,7 +312,7 @@ class TextRequest:
             self.reason = "stop"
             return 0
         if self.logprobs is not None and best is not None and best.every is not None:
-            drawn = self._drawn_report(token)
+            drawn = self._report_draw(token)
             if drawn is None:
                 drawn = report(
                     best.every[row], best.ids[row], best.logits[row], token, self.logprobs
@@ -327,8 +327,8 @@ class TextRequest:
             self.constraint.take(token)
         return 1
 
-    def _drawn_report(self, token: int) -> Report | None:
-        """With which probability the next token was drawn; None: that is not asked for."""
+    def _report_draw(self, token: int) -> Report | None:
+        """Report with which probability a token was drawn; None: that is not asked for."""
         chain = None if self.sampler is None else self.sampler.chain
         if chain is None or not chain.tells:
             return None
@@ -398,7 +398,7 @@ def view_of(one: TextRequest, shares: Shares, pages: int) -> RequestView:
     """
     return RequestView(
         one.number, one.priority, shares.since(one.standing, one.queued), pages,
-        max(1, one.limit - one.computed), one.caller, shares.served(one.caller), one.waited,
+        max(1, one.limit - one.computed), one.caller, shares.served_tokens(one.caller), one.waited,
         one.computed,
     )  # fmt: skip
 
@@ -480,7 +480,7 @@ def _choose_special(request: TextRequest, best: Best, row: int) -> int | None:
             sampler.chain.note(at, np.array([mask.only]), np.ones(1))
         return mask.only
     if sampler.is_chain:
-        logits = every if mask is None else mask.applied(every)
+        logits = every if mask is None else mask.apply(every)
         return sampler.draw_by_chain(logits, adjuster, request.tokens, at)
     assert mask is not None
     k = min(max(BEST, sampler.count_candidates(len(every))), len(every))
@@ -492,12 +492,12 @@ def _choose_special(request: TextRequest, best: Best, row: int) -> int | None:
         if np.count_nonzero(allowed & (best.logits[row] > -np.inf)) >= min(need, len(ids)):
             logits = np.where(allowed, best.logits[row], np.float32(-np.inf))
             return choose([sampler], ids[None], logits[None], [at])[0]
-        value = mask.applied(every)
+        value = mask.apply(every)
     else:
-        other, new = adjuster.changed(every)
+        other, new = adjuster.adjust(every)
         value = every.copy()
         value[other] = new
-        value = mask.applied(value)
+        value = mask.apply(value)
     value = np.where(np.isnan(value), np.float32(-np.inf), value)
     found = np.argpartition(value, len(value) - k)[len(value) - k :].astype(np.int32)
     found = _with_equals(value, found)

@@ -74,7 +74,7 @@ class StepCosts:
         self._last: dict[tuple[int, int], int] = {}
         self._steps = 0
 
-    def measured(self, sequences: int, width: int, seconds: float) -> None:
+    def record_step(self, sequences: int, width: int, seconds: float) -> None:
         """Note how long a step took."""
         self._steps += 1
         key = sequences, width
@@ -309,7 +309,7 @@ class HiddenObserver(Protocol):
 class Settles(Protocol):
     """Something that ends, such as a Future."""
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until it has ended."""
         ...
 
@@ -428,16 +428,16 @@ class Speculation:
         self._costs = {every: StepCosts() for every in (False, True)}
         self._asked: tuple[int, int, bool] | None = None  # sequences, tokens, the answer
 
-    def measured(self, sequences: int, width: int, seconds: float, *, every: bool) -> None:
+    def record_step(self, sequences: int, width: int, seconds: float, *, every: bool) -> None:
         """Note how long a step of running sequences alone took."""
-        self._costs[every].measured(sequences, width, seconds)
+        self._costs[every].record_step(sequences, width, seconds)
 
     @property
     def is_waiting(self) -> bool:
         """Whether drafts are being made, or need a graph."""
         return self.drafter.pending is not None or self.drafter.unbuilt is not None
 
-    def measured_prompt(self, seconds: float) -> None:
+    def record_prompt(self, seconds: float) -> None:
         """Note how long a token of a prompt takes."""
         for costs in self._costs.values():
             costs.prompt = seconds

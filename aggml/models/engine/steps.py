@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Intake", "Rows", "checkpoints_of", "common", "next_prompt", "next_prompts", "next_tokens",
-    "plan_step", "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
+    "plan_arrays", "plan_step", "room_for_prompts", "rows_to_read", "shared_prefix_length", "size",
+    "slots_of",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -309,8 +310,8 @@ def slots_of(running: Sequence[TextRequest], rows: Rows) -> tuple[int, int]:
     return (used[0], 1) if len(used) == 1 else (0, min(size(max(used) + 1), rows.slots))
 
 
-def planned_arrays(chunk: list[tuple[TextRequest, Piece]], rows: Rows) -> Intake:
-    """A chunk of prompts of which all tokens' logits or hidden states are wanted."""
+def plan_arrays(chunk: list[tuple[TextRequest, Piece]], rows: Rows) -> Intake:
+    """Plan a chunk of prompts whose tokens' logits or hidden states are all wanted."""
     prompts, staged, _ = _prompts(chunk, 0, rows)
     return Intake(Batch((prompts,), None, staged), [], every=False)
 
@@ -368,7 +369,7 @@ def next_tokens(
             rows[at, :end] = request.slot * ctx + positions[at, :end]
             if not where.shared:  # the next step writes this row before it reads it
                 rows[at, end:] = request.slot * ctx + position + end
-    kv = seen(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
+    kv = rows_to_read(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
     kept = None
     if where.states:
         kept = np.full(n, where.slots, np.int32)
@@ -423,7 +424,7 @@ def common(one: Sequence[int], other: Sequence[int], most: int | None = None) ->
     return low
 
 
-def shared_by(requests: Sequence[TextRequest]) -> int:
+def shared_prefix_length(requests: Sequence[TextRequest]) -> int:
     """How many first tokens all of these sequences have in common, their last tokens excluded."""
     if len(requests) < 2:
         return 0
@@ -469,7 +470,7 @@ def _prompts(
         to[0, wanted:] = rows.nowhere if rows.shared else following
     in_place = last.at is None
     most = rows.ctx if in_place else rows.shared
-    kv = seen(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
+    kv = rows_to_read(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
     ends, at = [], -1
     for request, piece in chunk:
         at += len(piece.ids)
@@ -547,7 +548,7 @@ def _at_most(n: int) -> int:
     return max((x for x in TOKENS if x <= n), default=TOKENS[0])
 
 
-def seen(n: int, most: int) -> int:
+def rows_to_read(n: int, most: int) -> int:
     """How many positions attention looks at in order to see ``n``: up to half more from 513 on.
 
     Rounding up keeps the number of different graphs small.

@@ -328,7 +328,7 @@ class FileReading:
         """Whether it is over; the thread that asks is the one that reads."""
         return self._over
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until it is over. Cancellation: abandons only the wait."""
         await CHECKPOINT
         parker = Parker()

@@ -247,7 +247,7 @@ class PagedDecoder(Decoder):
             states = states and self._reached is not None
             if states:
                 assert self._reached is not None
-                waits += self._reached.standing(slot, first + n)
+                waits += self._reached.writes_before(slot, first + n)
             rows, kept = blank(self.form, n if into is None else 0, states=states)
             into = rows if into is None else into
             copies: list[Future[Any]] = []
@@ -315,7 +315,7 @@ class PagedDecoder(Decoder):
             if self._reached is not None:
                 self._reached.lose([slot])
                 if snapshot.states is not None:
-                    self._reached.loaded(slot, snapshot.end, writes)
+                    self._reached.record_load(slot, snapshot.end, writes)
             return writes
 
     def load_rows(self, row: int, snapshot: Snapshot) -> list[Future[None]]:
@@ -353,10 +353,10 @@ class PagedDecoder(Decoder):
             moving.popleft()
         return bool(moving)
 
-    async def moved(self) -> None:
+    async def wait_for_transfer(self) -> None:
         """Wait for the first of the transfers that `is_moving` tells of."""
         if self.is_moving:
-            await self._moving[0][1].settled()
+            await self._moving[0][1].wait_until_done()
 
     def accept_rows(self) -> None:
         """Queue that all caches count as written, after a transfer or a step has failed.

@@ -210,7 +210,7 @@ class Prefixes:
     def pending(self, tokens: Sequence[int], *, about: str = "") -> Snapshot | None:
         """What is being read at present and would lengthen `match`; None: nothing.
 
-        A prompt that waits for it, ``await snapshot.settled()``, need not compute it.
+        A prompt that waits for it, ``await snapshot.wait_until_done()``, need not compute it.
         """
         with self._lock:
             path = self._path(tokens, len(tokens) - 1, about)
@@ -280,7 +280,7 @@ class Prefixes:
     def _with_tail(
         self, path: list[_Node], tokens: Sequence[int], about: str
     ) -> tuple[int, list[_Node], _Node | None]:
-        """`_found` for keys and values: of an end the first tokens can be used, too."""
+        """`_find` for keys and values: of an end the first tokens can be used, too."""
         n, end = len(path) * PAGE, None
         rest = _bytes_of(tokens[n : min(n + PAGE, len(tokens) - 1)])
         before = path[-1] if path else self._trees.get(self._tree_key(about))

@@ -34,7 +34,7 @@ class Reached:
         self._choices: list[tuple[int, int] | None] = [None] * sequences
         self._at: list[int | None] = [0] * sequences  # None: lost
         self._under_way: list[list[Future[Any]]] = [[] for _ in range(sequences)]
-        self._writes: list[list[Future[Any]]] = [[] for _ in range(sequences)]  # of `loaded`
+        self._writes: list[list[Future[Any]]] = [[] for _ in range(sequences)]  # of `record_load`
 
     async def check(self, slot: int, first: int, *, chained: bool = False) -> None:
         """Check that the next step of a sequence may begin at position ``first``.
@@ -56,7 +56,7 @@ class Reached:
         if chained:
             self._settle(slot)
         else:
-            await self.settled(slot)
+            await self.wait_for_steps(slot)
         at = self._at[slot]
         if at is None:
             raise InvalidState(
@@ -90,7 +90,7 @@ class Reached:
                 f"begin at {first}"
             )
 
-    def standing(self, slot: int, at: int) -> list[Future[Any]]:
+    def writes_before(self, slot: int, at: int) -> list[Future[Any]]:
         """What has to succeed so that a sequence's state has processed ``at`` positions.
 
         Never waits: steps that are under way are among the result.
@@ -107,11 +107,11 @@ class Reached:
         return list(self._under_way[slot])
 
     def may_stand(self, slot: int, at: int) -> bool:
-        """Whether `standing` would not raise."""
+        """Whether `writes_before` would not raise."""
         self._settle(slot)
         return self._at[slot] == at
 
-    def loaded(self, slot: int, at: int, writes: Iterable[Future[Any]]) -> None:
+    def record_load(self, slot: int, at: int, writes: Iterable[Future[Any]]) -> None:
         """Note that a state which has processed ``at`` positions is being written by ``writes``."""
         self._stands(slot, at)
         self._under_way[slot] = [*writes]
@@ -172,18 +172,18 @@ class Reached:
             self._stands(slot, None)
             self._under_way[slot].clear()
 
-    def copied(self, source: int, targets: Iterable[int]) -> None:
+    def record_copy(self, source: int, targets: Iterable[int]) -> None:
         """Note that the state of ``source`` has been copied to ``targets``."""
         for slot in targets:
             self._stands(slot, self._at[source])
 
-    async def settled(self, slot: int) -> None:
+    async def wait_for_steps(self, slot: int) -> None:
         """Wait until all steps of a sequence have ended, and note how they ended.
 
         Cancellation: nothing happens.
         """
         for step in self._under_way[slot]:
-            await step.settled()
+            await step.wait_until_done()
         self._settle(slot)
 
     def _settle(self, slot: int) -> None:

@@ -170,13 +170,13 @@ class Snapshot:
         """What has to succeed before the bytes can be used; empty when it is `done`."""
         return self._waits
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until it is `done`, however that ends.
 
         Cancellation: abandons only this wait.
         """
         for future in self._waits:
-            await future.settled()
+            await future.wait_until_done()
         await CHECKPOINT
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ class StateRows:
         found: I32 = np.where(first == 0, np.int32(self.none), self._current[sequences])
         return found
 
-    def written(self, sequences: I32, history: int, place: int = 0) -> I32:
+    def written_rows(self, sequences: I32, history: int, place: int = 0) -> I32:
         """The rows that a step writes: for each place, oldest first, that of each sequence.
 
         Args:

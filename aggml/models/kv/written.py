@@ -49,7 +49,7 @@ class Written:
             self._settle()
             self._going.append((step, taken))
 
-    def copied(self, source: int, targets: Iterable[int]) -> None:
+    def record_copy(self, source: int, targets: Iterable[int]) -> None:
         """Note that all rows of a slot have been copied to other ones."""
         with self._lock:
             self._settle()

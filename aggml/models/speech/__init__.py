@@ -14,12 +14,12 @@ from aggml.models.speech.live import Partial
 from aggml.models.speech.segments import Segment
 from aggml.models.speech.spans import Span
 from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt, srt_of, vtt_of
-from aggml.models.speech.waves import mono, resampled
+from aggml.models.speech.waves import mono, resample
 from aggml.models.speech.words import Word
 
 __all__ = [
     "Partial", "Segment", "Span", "Word", "as_objects", "as_srt", "as_text", "as_vtt", "mono",
-    "resampled", "srt_of", "vtt_of",
+    "resample", "srt_of", "vtt_of",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml import InvalidArgument
-from aggml.models.arguments import shown
+from aggml.models.arguments import show
 from aggml.models.speech.waves import RATE, Resampler, mono
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def heard_chunks(
         or (isinstance(given, np.ndarray) and given.ndim == 0)
     ):
         raise InvalidArgument(
-            f"[{place}] chunks is {shown(given)}, expected an iterable or an async one, of arrays"
+            f"[{place}] chunks is {show(given)}, expected an iterable or an async one, of arrays"
         )
     return _pieces(chunks, rate)
 

@@ -109,7 +109,7 @@ def write_memories(
     """
     written: list[Tensor] = []
     for i, caches in enumerate(layers):
-        written += CrossAttention.memorized(weights, f"blk.{i}.", caches, x, rows)
+        written += CrossAttention.write_memory(weights, f"blk.{i}.", caches, x, rows)
     return written
 
 

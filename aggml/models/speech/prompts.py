@@ -47,7 +47,7 @@ def prompts(
     positions = np.stack([x + start for (_, start), x in zip(texts, at, strict=True)])
     positions = positions.astype(np.int32)
     first = (np.arange(slot, slot + len(texts), dtype=np.int32) * decoder.ctx)[:, None]
-    kv = decoder.seen(int(positions.max()))
+    kv = decoder.rows_to_read(int(positions.max()))
     last = [i * n + end for i, those in enumerate(ends) for end in those]
     last += last[-1:] * (-len(last) % ENDS)
     group = Group(tokens, positions, positions + first, slot, kv)

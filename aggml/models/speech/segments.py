@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from aggml.models.speech.features import HOP, spectrogram
 from aggml.models.speech.listening import frames_for
-from aggml.models.speech.waves import RATE, mono, resampled
+from aggml.models.speech.waves import RATE, mono, resample
 from aggml.models.speech.windows import Window
 from aggml.models.speech.words import Word, words_of
 
@@ -87,11 +87,11 @@ class Recording:
         """The spectrogram of samples at any rate; computed in a thread.
 
         Raises:
-            InvalidArgument: as `mono` and `resampled`.
+            InvalidArgument: as `mono` and `resample`.
         """
 
         def make() -> Recording:
-            heard = resampled(mono(samples), rate)
+            heard = resample(mono(samples), rate)
             return cls(spectrogram(heard, bands, BEHIND), len(heard) // HOP)
 
         return await anyio.to_thread.run_sync(make)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["RATE", "Resampler", "mono", "rate_of", "read_wav", "resampled"]
+__all__ = ["RATE", "Resampler", "mono", "rate_of", "read_wav", "resample"]
 
 RATE: Final = 16000  # samples a second, as models of speech expect
 #: Rates of sounds. Below, seconds become hours; above, the filter of an odd rate has gigabytes.
@@ -191,8 +191,8 @@ def rate_of(place: str, value: object) -> int:
     return integer(place, "rate", value, LEAST_RATE, MOST_RATE)
 
 
-def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
-    """Samples at another rate, by a polyphase filter: a sinc with a Kaiser window.
+def resample(samples: F32, rate: int, to: int = RATE) -> F32:
+    """Convert samples to another rate by a polyphase filter: a sinc with a Kaiser window.
 
     Tones above half of the lower rate are removed.
 
@@ -218,7 +218,7 @@ def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
 
 
 class Resampler:
-    """`resampled` for a sound that comes in chunks: the results together are those of the whole.
+    """`resample` for a sound that comes in chunks: the results together are those of the whole.
 
     Args:
         rate: samples a second of the chunks.

@@ -1,7 +1,8 @@
 """JsonVocabulary: the vocabulary of a tokenizer.json, as the library `tokenizers` applies it.
 
-Here: all that such a file may say (settings.py), token for token what that library gives. Not here:
-vocabularies by GGUF's own keys (vocabulary.py, pieces.py, longest.py).
+Here: texts to tokens and back, token for token as that library does it. Not here: the settings that
+such a file may have (settings.py), vocabularies by GGUF's own keys (vocabulary.py, pieces.py,
+longest.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aggml.models.tokenizers.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["JSON_KEY", "JsonVocabulary", "call_library", "open_library", "same_type"]
+__all__ = ["JSON_KEY", "JsonVocabulary", "call_library", "check_type", "open_tokenizer"]
 
 #: GGUF's key for the text of a tokenizer.json.
 JSON_KEY: Final = "tokenizer.huggingface.json"
@@ -33,7 +34,7 @@ NAME: Final = "tokenizer.json"
 def call_library(call: Callable[..., Any], what: str, *values: object) -> Any:  # noqa: ANN401
     """Call the library `tokenizers` with these values.
 
-    Its errors are plain exceptions; a panic of its Rust code is not even one.
+    Its errors are plain exceptions. A panic of its Rust code is a BaseException, no Exception.
 
     Raises:
         VocabularyError: for any error of the library.
@@ -46,14 +47,14 @@ def call_library(call: Callable[..., Any], what: str, *values: object) -> Any:  
         raise
 
 
-def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenizers.Tokenizer
-    """The library's tokenizer for the text of a tokenizer.json, whose settings are all known.
+def open_tokenizer(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenizers.Tokenizer
+    """The library's tokenizer for the text of a tokenizer.json.
 
-    It neither cuts texts nor fills them up.
+    It neither truncates nor pads texts, whatever the file says.
 
     Raises:
         VocabularyError: the library is not installed.
-        ModelError: a setting is unknown, or the library refuses the file.
+        ModelError: a setting is not in settings.py, or the library refuses the file.
     """
     module = library()
     try:
@@ -66,9 +67,9 @@ def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenize
     try:
         found = call_library(module.Tokenizer.from_str, "tokenizers", text)
     except VocabularyError as error:
-        part = _part_at_fault(told, module)
+        part = _find_fault(told, module)
         raise VocabularyError(f"{name}: {part} is refused by {error}") from error
-    same_type(told, found, name)
+    check_type(told, found, name)
     _check_normalized(found, name)
     found.no_padding()
     found.no_truncation()
@@ -78,10 +79,10 @@ def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenize
 def _check_normalized(tokenizer: Any, name: str) -> None:  # noqa: ANN401
     """Check that no two added tokens become the same text.
 
-    The library takes any of the two, in one process the one, in another the other.
+    Of two such tokens the library takes either, in one process this one, in another that one.
 
     Raises:
-        VocabularyError: names them.
+        VocabularyError: two become the same text.
     """
     if tokenizer.normalizer is None:
         return
@@ -102,8 +103,11 @@ def _check_normalized(tokenizer: Any, name: str) -> None:  # noqa: ANN401
         seen[text] = token.content
 
 
-def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401 a module
-    """The part of a file without which the library reads it; the model if there is none."""
+def _find_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401 a module
+    """The part of a file for which the library refuses it: without this part it is read.
+
+    It is the model if the file is refused without any other part, too.
+    """
     for part in told:
         if part not in ("version", "model") and told[part] is not None:
             without = json.dumps({**told, part: [] if part == "added_tokens" else None})
@@ -115,11 +119,13 @@ def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401
     return "model"
 
 
-def same_type(told: Mapping[str, Any], tokenizer: Any, name: str) -> None:  # noqa: ANN401
-    """Check that a model whose type the file does not say is what its settings say.
+def check_type(told: Mapping[str, Any], tokenizer: Any, name: str) -> None:  # noqa: ANN401
+    """Check that the library took the model for the type that its settings fit.
+
+    A file need not name the type; then the library guesses it.
 
     Raises:
-        VocabularyError: the library takes it for another type.
+        VocabularyError: it took the model for another type.
     """
     wanted, found = type_of_model(told["model"]), type(tokenizer.model).__name__
     if wanted != found:
@@ -139,33 +145,38 @@ class JsonVocabulary(Vocabulary):
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._text = str(metadata[JSON_KEY])
-        self._tokenizer = open_library(self._text)
-        # A folder that lists several tokens as ends has all of them in its list.
+        self._tokenizer = open_tokenizer(self._text)
+        # A folder that lists several tokens as ends, so that "eot" is given, lists all of them.
         super().__init__(metadata, add_bos=False, by_text=special_id(metadata, "eot") is None)
-        spelt = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
-        self.pieces: Sequence[str] = [spelt.get(i, piece) for i, piece in enumerate(self.pieces)]
-        self.ids: dict[Any, Any] = {piece: i for i, piece in spelt.items()}
+        texts = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
+        self.pieces: Sequence[str] = [texts.get(i, piece) for i, piece in enumerate(self.pieces)]
+        self.ids: dict[Any, Any] = {piece: i for i, piece in texts.items()}
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token.content: i for i, token in added.items()}
-        # By its text: the library shows a special token that its normalizer has changed.
+        # The library leaves out of a text the tokens whose text is that of a special token. It does
+        # not leave out a special token whose text its normalizer has changed, so texts decide.
         special = {token.content for token in added.values() if token.special}
         self._hidden = {i for i in added if self._tokenizer.id_to_token(i) in special}
         steps = [x["type"] for x in parts_of(json.loads(self._text).get("decoder"))]
-        self._by_letters = steps == ["ByteLevel"]
-        self._by_bytes = "ByteFallback" in steps
+        self._is_byte_level = steps == ["ByteLevel"]
+        self._has_byte_fallback = "ByteFallback" in steps
         self.is_wordwise: bool = type(self._tokenizer.model).__name__ in ("WordPiece", "WordLevel")
         self._letters = bytes_of_letters()
-        self._known: dict[int, bytes] = {}
-        #: A token in the middle of a text, before which another one's text is looked at.
-        self._anchor = next(
-            (i for i in range(len(self.pieces)) if i in spelt and i not in self._hidden
-             and self.kinds[i] == NORMAL and not is_byte(spelt[i])), None
+        self._bytes_by_token: dict[int, bytes] = {}
+        #: An ordinary token, behind which `_bytes_of` decodes others: many decoders treat the token
+        #: at the beginning of a text differently. None: there is none.
+        self._ordinary = next(
+            (i for i in range(len(self.pieces)) if i in texts and i not in self._hidden
+             and self.kinds[i] == NORMAL and not is_byte(texts[i])), None
         )  # fmt: skip
 
     @functools.cached_property
     def _literal(self) -> Any:  # noqa: ANN401 a tokenizers.Tokenizer
-        """A tokenizer that takes names of special tokens as text; the setting is not per call."""
-        found = open_library(self._text)
+        """A second tokenizer, which takes names of special tokens as text.
+
+        The library has a setting for that which counts for all calls of a tokenizer.
+        """
+        found = open_tokenizer(self._text)
         found.encode_special_tokens = True
         return found
 
@@ -178,14 +189,14 @@ class JsonVocabulary(Vocabulary):
         return {x for x in self._added if self._added[x] in self._hidden}
 
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Tokens of two texts as one, as the file's post-processor joins them."""
+        """Tokens of two texts together, as the file's post-processor joins them."""
         first, second = self._replace_surrogates(first), self._replace_surrogates(second)
         what = f"tokens of {first[:40]!r} and {second[:40]!r}"
         return list(call_library(lambda: self._tokenizer.encode(first, second), what).ids)
 
     @property
     def pair_separator(self) -> int | None:
-        """The token before the first one of type 1, as the file's post-processor says."""
+        """The token before the first token of type 1; None: the post-processor gives all type 0."""
         pair = call_library(lambda: self._tokenizer.encode("a", "b"), "tokens of a pair")
         at = next((i for i, kind in enumerate(pair.type_ids) if kind == 1), 0)
         return pair.ids[at - 1] if at else None
@@ -195,7 +206,7 @@ class JsonVocabulary(Vocabulary):
         return self._added.get(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, as the file's decoder makes it, without special tokens."""
+        """The text of tokens without the special ones, as the file's decoder makes it."""
         known = [self._index(x) for x in ids]
         if self._hidden.issuperset(known):  # some of the library's decoders panic without tokens
             return ""
@@ -203,25 +214,25 @@ class JsonVocabulary(Vocabulary):
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes for which a token stands in the middle of a text; none for a special token."""
-        found = self._known.get(token)
+        found = self._bytes_by_token.get(token)
         if found is None:
-            found = self._known[token] = self._bytes_of(self._index(token))
+            found = self._bytes_by_token[token] = self._bytes_of(self._index(token))
         return found
 
     def _bytes_of(self, token: int) -> bytes:
         piece = self._tokenizer.id_to_token(token)
         if piece is None or token in self._hidden:
             return b""
-        if self._by_letters:
+        if self._is_byte_level:
             letters = [self._letters.get(x) for x in piece]
             whole = bytes(x for x in letters if x is not None)
             return whole if len(whole) == len(letters) else piece.encode()
-        if self._by_bytes and (self.kinds[token] == BYTE or is_byte(piece)):
+        if self._has_byte_fallback and (self.kinds[token] == BYTE or is_byte(piece)):
             return bytes([int(piece[3:5], 16)])
         try:
-            if self._anchor is None:
+            if self._ordinary is None:
                 return self.decode([token]).encode()
-            before = self.decode([self._anchor])
-            return self.decode([self._anchor, token]).removeprefix(before).encode()
-        except VocabularyError:  # a decoder panics if another one leaves it no text
+            before = self.decode([self._ordinary])
+            return self.decode([self._ordinary, token]).removeprefix(before).encode()
+        except VocabularyError:  # a decoder panics if the one before it leaves no text
             return b""

@@ -51,7 +51,7 @@ class WordPiece(LibraryPieces):
     """
 
     is_wordwise = True
-    USUAL: ClassVar[Mapping[str, int]] = {"bos": 101, "unknown": 100}
+    DEFAULT_IDS: ClassVar[Mapping[str, int]] = {"bos": 101, "unknown": 100}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True, add_eos=True)
@@ -95,7 +95,7 @@ class WordPiece(LibraryPieces):
 class Unigram(LibraryPieces):
     """The most probable pieces of a text, by the scores of the vocabulary."""
 
-    USUAL: ClassVar[Mapping[str, int]] = {"eos": 1, "unknown": 2}
+    DEFAULT_IDS: ClassVar[Mapping[str, int]] = {"eos": 1, "unknown": 2}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=False, add_eos=True)

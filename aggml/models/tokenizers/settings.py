@@ -64,18 +64,18 @@ def _table(value: object) -> str | None:
 
 
 def _or_null(check: Check) -> Check:
-    def checked(value: Any) -> str | None:  # noqa: ANN401
+    def check_or_null(value: Any) -> str | None:  # noqa: ANN401
         wanted = None if value is None else check(value)
         return wanted and f"{wanted}, or null"
 
-    return checked
+    return check_or_null
 
 
 def _one_of(*known: str) -> Check:
-    def checked(value: object) -> str | None:
+    def check(value: object) -> str | None:
         return None if value in known else " or ".join(map(repr, known))
 
-    return checked
+    return check
 
 
 def _no_dropout(value: object) -> str | None:

@@ -1,9 +1,9 @@
 """Text to tokens and back, by the vocabulary in a GGUF file: SentencePiece or byte-level BPE.
 
 The `tokenizers` library does byte-level BPE. SentencePiece joins pieces by score, not by a list of
-merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), what
-tokens are for (roles.py), the vocabulary of a tokenizer.json (json_vocabulary.py), chat templates
-(../chat/template.py).
+merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), which
+tokens are special (roles.py), the vocabulary of a tokenizer.json (json_vocabulary.py), templates
+of chats (../chat/template.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, iterate_ids, shown
+from aggml.models.arguments import flag, integer, iterate_ids, show
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 from aggml.models.tokenizers.quotes import quotes_of
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = [
     "SPACE",
     "ByteLevel",
+    "BytePairEncoder",
     "GGUFVocabulary",
-    "Joiner",
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
@@ -46,13 +46,13 @@ __all__ = [
     "is_byte",
     "letters",
     "library",
-    "steps_of",
+    "pre_tokenizer_of",
 ]
 
 SPACE: Final = "\u2581"
-#: White space that a token takes with it if its role says so.
+#: White space that is removed beside a special token if its role says so.
 BLANKS: Final = " \t\n\v\f\r"
-#: Types of tokens that add nothing to a text.
+#: Types of tokens that stand for no text.
 SILENT: Final = (0, UNUSED)
 
 #: Tokens that are never drawn (llama.cpp adds -inf to their logits before it draws).
@@ -80,13 +80,14 @@ class Vocabulary(ABC):
     Args:
         metadata: of a GGUF file.
         add_bos, add_eos: whether these tokens are put around a text if the file does not say.
-        by_text: whether tokens that are known by their text end an answer, too.
+        by_text: whether tokens whose text is usual for the end of an answer, such as
+            ``<|im_end|>``, end it even if the file does not name them.
     """
 
     #: Whether texts are cut into words, so that tokens have no bytes of their own.
     is_wordwise: bool = False
-    #: Ids of special tokens for files that do not name them.
-    USUAL: ClassVar[Mapping[str, int]] = {}
+    #: Ids of special tokens by their names, for files that do not give them.
+    DEFAULT_IDS: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self,
@@ -107,34 +108,35 @@ class Vocabulary(ABC):
         roles = roles_of(metadata, self.ids, self.eos, by_text=by_text)
         self.kinds: Sequence[int] = roles.kinds
         self.ends: frozenset[int] = roles.ends
-        told = metadata.get(SUPPRESSED)
-        self.suppressed: tuple[int, ...] = () if told is None else tuple(int(x) for x in told)
+        never = metadata.get(SUPPRESSED)
+        self.suppressed: tuple[int, ...] = () if never is None else tuple(int(x) for x in never)
         self._roles = roles
 
     def _special_id(self, metadata: Mapping[str, Any], name: str) -> int | None:
-        """A special token's id, by the file or else as usual."""
+        """The id of a special token: what the file says, or else its default."""
         found = special_id(metadata, name)
-        usual = self.USUAL.get(name)
-        if found is None and usual is not None and usual < len(self.pieces):
-            return usual
+        default = self.DEFAULT_IDS.get(name)
+        if found is None and default is not None and default < len(self.pieces):
+            return default
         return found
 
     def encode(self, text: str, *, special: bool = True, literal: bool = False) -> list[int]:
         """Tokens of ``text``.
 
-        If the text begins with the name of the BOS token and the model expects BOS, too, there are
-        two; a line of the log says so. `encode_prompt` adds no second one.
+        If the text begins with the name of the BOS token and the model expects BOS, the result has
+        two of them, and a warning is logged. `encode_prompt` adds no second one.
 
         Args:
             text: any text; names of special tokens in it become these tokens.
             special: put BOS before and EOS after the text, if the model expects them.
             literal: take names of control tokens in the text as text, so that somebody else's text
-                cannot end a turn or begin another one. Tokens that users have defined are found.
+                cannot end a turn or begin another one. Names of user-defined tokens still become
+                these tokens.
 
         Raises:
             InvalidArgument: ``text`` is not a str, ``special`` or ``literal`` not True or False.
-            VocabularyError: the vocabulary has no token for a part of the text, not even one that
-                stands for unknown text.
+            VocabularyError: the vocabulary has no token for a part of the text, and no token for
+                unknown text.
         """
         special = flag("Vocabulary.encode", "special", special)
         literal = flag("Vocabulary.encode", "literal", literal)
@@ -147,13 +149,13 @@ class Vocabulary(ABC):
         return ids
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Tokens of a prompt, as `encode` gives them, but with one BOS if the text has it, too."""
+        """Tokens of a prompt, as of `encode`, but with one BOS even if the text begins with BOS."""
         ids = self._ids_of(self._replace_surrogates(text), special=True, literal=False)
         return ids[1:] if self._begins_twice(ids) else ids
 
     @property
     def fills(self) -> bool:
-        """Whether there are the tokens that `encode_gap` needs."""
+        """Whether the model can fill gaps: whether it has the tokens that `encode_gap` needs."""
         return {"fim_pre", "fim_suf", "fim_mid"} <= self._roles.filling.keys()
 
     def encode_gap(
@@ -171,28 +173,28 @@ class Vocabulary(ABC):
         Args:
             before: the text before the gap.
             after: the text after it.
-            begun: how the answer begins.
+            begun: the beginning of the answer, which the model continues.
             files: other files, each with its name and its text, which the model may look at.
 
         Raises:
-            VocabularyError: the vocabulary has no tokens for that.
+            VocabularyError: the vocabulary has no tokens that mark a gap.
         """
         if not self.fills:
             raise VocabularyError(
                 "the model has no tokens for filling a gap (tokenizer.ggml.fim_pre_token_id, "
                 "fim_suf_token_id, fim_mid_token_id)"
             )
-        named = self._roles.filling
+        marks = self._roles.filling
 
         def text(given: str) -> list[int]:
             return self._ids_of(self._replace_surrogates(given), special=False, literal=True)
 
         ids = [self.bos] if self.add_bos and self.bos is not None else []
         others = list(files)
-        separator = named.get("fim_sep")
+        separator = marks.get("fim_sep")
         if others and separator is not None:
-            if "fim_rep" in named:
-                ids += [named["fim_rep"], *text("myproject\n")]
+            if "fim_rep" in marks:
+                ids += [marks["fim_rep"], *text("myproject\n")]
             for name, content in others:
                 ids += [separator, *text(f"{name}\n{content}")]
             ids += [separator, *text("filename\n")]
@@ -200,8 +202,8 @@ class Vocabulary(ABC):
             for _, content in others:
                 ids += text(content)
         return [
-            *ids, named["fim_pre"], *text(before), named["fim_suf"], *text(after),
-            named["fim_mid"], *text(begun),
+            *ids, marks["fim_pre"], *text(before), marks["fim_suf"], *text(after),
+            marks["fim_mid"], *text(begun),
         ]  # fmt: skip
 
     def control_names(self) -> list[str]:
@@ -209,16 +211,20 @@ class Vocabulary(ABC):
         return self._controls[0]
 
     def control_parts(self, text: str) -> list[str | int]:
-        """Control tokens, by their names in a text, and the texts between them."""
+        """Split a text at the names of control tokens: their ids, and the texts between them."""
         return self._control_parts(text)
 
     def quotes(self, texts: Iterable[str]) -> Quotes | None:
-        """Quotes for names of control tokens in somebody's texts; None if there are none."""
+        """What replaces names of control tokens in texts; None if no such name is in them.
+
+        Texts of other people get into a prompt with replaced names, and `encode_quoted` takes the
+        names for text.
+        """
         return quotes_of(*self._controls, texts)
 
     @functools.cached_property
     def _controls(self) -> tuple[list[str], re.Pattern[str]]:
-        """Names of control tokens, the longest first, and what finds them."""
+        """The names of control tokens, the longest first, and a pattern that finds them."""
         names = sorted(self._control_names(), key=lambda x: (-len(x), x))
         return names, re.compile("|".join(map(re.escape, names)) or "(?!)")
 
@@ -226,12 +232,14 @@ class Vocabulary(ABC):
         return {self.pieces[i] for i in self._roles.hidden}
 
     def encode_quoted(self, text: str, quotes: Quotes, *, special: bool = True) -> list[int]:
-        """As `encode_prompt`, for a text in which ``quotes`` stand: they give no control token.
+        """Tokens of a prompt in which some names of control tokens are replaced by quotes.
+
+        A replaced name becomes text, every other name its control token.
 
         Args:
-            text: a text.
-            quotes: of the names in it.
-            special: as of `encode`.
+            text: the prompt.
+            quotes: replaced the names.
+            special: as of `encode`, but there is one BOS even if the text begins with BOS.
         """
         ids: list[int] = []
         for part in self._control_parts(self._replace_surrogates(text)):
@@ -241,14 +249,14 @@ class Vocabulary(ABC):
                 ids += self._ids_of(quotes.unquote(part), special=False, literal=True)
         if not special:
             return ids
-        around = self._ids_of("", special=True, literal=False)
+        around = self._ids_of("", special=True, literal=False)  # what is put around a text
         begins = bool(around) and around[0] == self.bos
         before = around[:1] if begins and ids[:1] != [self.bos] else []
         after = around[begins:] if around[-1:] == [self.eos] else []
         return [*before, *ids, *after]
 
     def _control_parts(self, text: str) -> list[str | int]:
-        """Control tokens, by their names in a text, and the texts between them."""
+        """As `control_parts`."""
         found: list[str | int] = []
         at = 0
         for name in self._controls[1].finditer(text):
@@ -257,20 +265,21 @@ class Vocabulary(ABC):
         return [x for x in (*found, text[at:]) if x != ""]
 
     def _begins_twice(self, ids: Sequence[int]) -> bool:
+        """Whether there are two BOS, one of the text and one that was put before it."""
         return self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos
 
     @abstractmethod
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Tokens of two texts as one, with the tokens that begin, part and end them."""
+        """Tokens of two texts together, with the special tokens before, between and after them."""
 
     @property
     def pair_separator(self) -> int | None:
-        """The token of `encode_pair` behind which tokens are of type 1; None: all are of type 0."""
+        """The token of `encode_pair` after which tokens have type 1; None: all have type 0."""
         return None
 
     @abstractmethod
     def special_token(self, text: str) -> int | None:
-        """The special token with this text, which no other tokens can give; None if none has it."""
+        """The special token with this text; None if there is none."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD.
@@ -281,7 +290,7 @@ class Vocabulary(ABC):
         return "".join(self.stream(iter(iterate_ids("Vocabulary.decode", "ids", ids))))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
-        """Yields the text of each token, as far as characters are complete; at the end the rest.
+        """Yields the text of each token as far as its characters are complete; at the end the rest.
 
         Raises:
             InvalidArgument: an id that is not in the vocabulary.
@@ -293,22 +302,21 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
-        """Tokens of a text of complete characters; the arguments are those of `encode`."""
+        """Tokens of a text without surrogates; the arguments are those of `encode`."""
 
     @abstractmethod
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; none for a control token."""
 
     def _replace_surrogates(self, text: str) -> str:
-        """The text; halves of characters, which UTF-8 cannot say, become U+FFFD.
+        """Replace surrogates without their other half, which UTF-8 cannot encode, by U+FFFD.
 
         Raises:
-            InvalidArgument: it is not a str.
+            InvalidArgument: the text is not a str.
         """
         if not isinstance(text, str):
             raise InvalidArgument(
-                f"[Vocabulary.encode] text is {shown(text)}, must be a str: give each text by "
-                "itself"
+                f"[Vocabulary.encode] text is {show(text)}, must be a str: give each text by itself"
             )
         try:
             text.encode()
@@ -317,7 +325,7 @@ class Vocabulary(ABC):
         return text
 
     def _index(self, token: int) -> int:
-        """A token id.
+        """Check a token id, and return it as an int.
 
         Raises:
             InvalidArgument: it is not in the vocabulary, or no integer.
@@ -328,18 +336,21 @@ class Vocabulary(ABC):
                 found = integer("Vocabulary.decode", "ids", token, -(1 << 63))
             except InvalidArgument:
                 raise InvalidArgument(
-                    f"[Vocabulary.decode] ids: {shown(token)} is no token id"
+                    f"[Vocabulary.decode] ids: {show(token)} is no token id"
                 ) from None
         if not 0 <= found < len(self.pieces):
             raise InvalidArgument(
-                f"[Vocabulary.decode] ids: there is no token {shown(found)}, the vocabulary has 0 "
+                f"[Vocabulary.decode] ids: there is no token {show(found)}, the vocabulary has 0 "
                 f"to {len(self.pieces) - 1}"
             )
         return found
 
 
 class GGUFVocabulary(Vocabulary):
-    """A vocabulary by GGUF's own keys: special tokens are found first, then the text between."""
+    """A vocabulary by GGUF's own keys.
+
+    The names of special tokens are looked for first; then the texts between them are encoded.
+    """
 
     def __init__(
         self, metadata: Mapping[str, Any], *, add_bos: bool, add_eos: bool = False
@@ -355,10 +366,10 @@ class GGUFVocabulary(Vocabulary):
         found = [i for i, x in enumerate(self.kinds) if x == USER_DEFINED or i in hidden]
         found = [i for i in found if self.ids[self.pieces[i]] == i]
         found.sort(key=lambda i: (-len(self.pieces[i].encode("utf-8", "replace")), i))
-        #: Ids of the tokens that a text can give: a control token comes from its name alone.
+        #: Ids of the tokens that a text between special tokens can have, by their texts.
         self._plain = {piece: i for piece, i in self.ids.items() if i not in hidden}
-        self._special = found
-        self._literals = [i for i in found if i not in hidden]
+        self._special = found  # the longest name first
+        self._literals = [i for i in found if i not in hidden]  # those that are special in any text
         self._finder = re.compile("|".join(re.escape(self.pieces[i]) for i in found) or "(?!)")
 
     def special_token(self, text: str) -> int | None:
@@ -379,9 +390,9 @@ class GGUFVocabulary(Vocabulary):
         return [*ids, self.eos] if special and self.add_eos and self.eos is not None else ids
 
     def _parts(self, text: str, *, literal: bool) -> list[str | int]:
-        """Special tokens, and the texts between them.
+        """Split a text at the names of special tokens: their ids, and the texts between them.
 
-        The longest token is looked for first, in the whole text, and the others in what is left.
+        The longest name is looked for first, in the whole text, and the others in what is left.
         """
         if not text:
             return []
@@ -398,7 +409,7 @@ class GGUFVocabulary(Vocabulary):
         return self._parts(text, literal=False)
 
     def _split(self, part: str | int, token: int, name: str) -> list[str | int]:
-        """A text, cut where the name of a token stands."""
+        """Split a text at the name of a token; a part that is a token already stays."""
         if isinstance(part, int):
             return [part]
         found: list[str | int] = []
@@ -412,7 +423,7 @@ class GGUFVocabulary(Vocabulary):
         return [*found, part] if part else found
 
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Tokens of two texts as one: begin, the first, end, the second, end."""
+        """Tokens of two texts together: BOS, the first, EOS, the second, EOS."""
         begin = [] if self.bos is None else [self.bos]
         end = [] if self.eos is None else [self.eos]
         one, two = (
@@ -423,18 +434,18 @@ class GGUFVocabulary(Vocabulary):
 
     @abstractmethod
     def _encode(self, text: str) -> list[int]:
-        """Tokens of text in which no special token occurs."""
+        """Tokens of a text that has no names of special tokens."""
 
 
 def is_byte(piece: str) -> bool:
-    """Whether a token's text is that of a single byte, as ``<0x0A>``."""
+    """Whether a token's text names a single byte, as ``<0x0A>`` does."""
     return len(piece) == 6 and _BYTE.fullmatch(piece) is not None
 
 
 class SentencePiece(GGUFVocabulary):
     """Joins neighbouring pieces, best score first; text without a token is encoded as bytes."""
 
-    USUAL: ClassVar[Mapping[str, int]] = {"bos": 1, "eos": 2, "unknown": 0}
+    DEFAULT_IDS: ClassVar[Mapping[str, int]] = {"bos": 1, "eos": 2, "unknown": 0}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
@@ -443,8 +454,8 @@ class SentencePiece(GGUFVocabulary):
             [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
         )
         self.prefix: bool = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-        # A file without the token of a byte may have the character itself.
-        self.bytes_: list[int | None] = [
+        #: The token of each byte; a file without ``<0x41>`` may have "A"; None: there is neither.
+        self.byte_tokens: list[int | None] = [
             self._plain.get(f"<0x{i:02X}>", self._plain.get(chr(i)) if i < 128 else None)
             for i in range(256)
         ]
@@ -453,6 +464,8 @@ class SentencePiece(GGUFVocabulary):
         if self.prefix:
             text = " " + text
         parts: list[str] = list(text.replace(" ", SPACE))
+        # The numbers of the parts beside each part, -1 at the ends. When two parts are joined, the
+        # left one becomes both, and the right one empty.
         after = [*range(1, len(parts)), -1]
         before = list(range(-1, len(parts) - 1))
         queue: list[tuple[float, int, int, str]] = []
@@ -468,7 +481,7 @@ class SentencePiece(GGUFVocabulary):
         while queue:
             _, left, right, joined = heapq.heappop(queue)
             if not parts[left] or not parts[right] or parts[left] + parts[right] != joined:
-                continue  # one of the two has been joined with another part meanwhile
+                continue  # one of the two was joined with another part in the meantime
             parts[left], parts[right] = joined, ""
             after[left] = next_ = after[right]
             if next_ >= 0:
@@ -482,16 +495,18 @@ class SentencePiece(GGUFVocabulary):
             if token is not None:
                 ids.append(token)
             elif part:
-                ids += self._unknown(part)
+                ids += self._tokens_of_bytes(part)
         return ids
 
-    def _unknown(self, part: str) -> list[int]:
-        """Tokens of the bytes of a character that is no token; else the one for unknown text.
+    def _tokens_of_bytes(self, part: str) -> list[int]:
+        """Tokens of the bytes of a character that is no token itself.
+
+        If a byte has no token, the character becomes the token for unknown text.
 
         Raises:
-            VocabularyError: there is neither.
+            VocabularyError: the vocabulary has no such token, either.
         """
-        ids = [self.bytes_[byte] for byte in part.encode()]
+        ids = [self.byte_tokens[byte] for byte in part.encode()]
         found = [x for x in ids if x is not None]
         if len(found) == len(ids):
             return found
@@ -502,7 +517,7 @@ class SentencePiece(GGUFVocabulary):
         return [self.unknown]
 
     def bytes_of(self, token: int) -> bytes:
-        """A single byte, or the token's text in UTF-8; nothing for a control token."""
+        """The byte of a token for a byte, else its text in UTF-8; none for a control token."""
         kind, piece = self.kinds[token], self.pieces[token]
         if kind in SILENT or token in self._roles.hidden:
             return b""
@@ -534,32 +549,32 @@ class ByteLevel(GGUFVocabulary):
         self._cut = CUTS[pre]
         super().__init__(metadata, add_bos=self._cut.add_bos)
         self.add_bos: bool = self.add_bos or self._cut.always_bos
-        self._joiner = Joiner(metadata, self._plain, len(self.pieces), self._cut)
+        self._encoder = BytePairEncoder(metadata, self._plain, len(self.pieces), self._cut)
         self._bytes = bytes_of_letters()
-        self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
-        self._composed = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
+        self._lowercase = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
+        self._nfc = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
 
     def _encode(self, text: str) -> list[int]:
-        if self._composed:
+        if self._nfc:
             text = unicodedata.normalize("NFC", text)
         if self._cut.words:
-            if self._lower:  # one character for one: the capital I with a dot becomes i alone
+            if self._lowercase:  # one character for one: the capital I with a dot becomes i alone
                 text = "".join(x.lower()[0] for x in text)
             words = _WHITE.split(text)
-            return [x for word in words if word for x in self._joiner.ids_of(word)]
+            return [x for word in words if word for x in self._encoder.ids_of(word)]
         if self._cut.bytes:
-            return self._joiner.ids_of(text)
+            return self._encoder.ids_of(text)
         text = text.replace(" ", SPACE)
         if not self._cut.lines:
-            return self._joiner.ids_of(text)
+            return self._encoder.ids_of(text)
         ids: list[int] = []
         for part in _LINES.split(text):
             whole = self._plain.get(part) if part.startswith("\n") else None
-            ids += self._joiner.ids_of(part) if whole is None else [whole]
+            ids += self._encoder.ids_of(part) if whole is None else [whole]
         return ids
 
     def bytes_of(self, token: int) -> bytes:
-        """Any bytes: a character may be spread over tokens."""
+        """The bytes of a token, maybe part of a character; none for a control token."""
         kind, piece = self.kinds[token], self.pieces[token]
         if kind in SILENT or token in self._roles.hidden:
             return b""
@@ -571,7 +586,7 @@ class ByteLevel(GGUFVocabulary):
             return piece.replace(SPACE, " ").encode()
         try:
             return bytes(map(self._bytes.__getitem__, piece))
-        except KeyError:  # a letter of no byte: the token is a text, not letters of bytes
+        except KeyError:  # a letter that stands for no byte: the token's text is meant as it is
             return piece.encode()
 
 
@@ -581,12 +596,15 @@ _WHITE: Final = re.compile(r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 
 
 def letters() -> list[str]:
-    """The letter of GPT-2's alphabet for each byte."""
+    """The letter that stands for each byte in GPT-2's alphabet, by the byte."""
     return [letter for letter, _ in sorted(bytes_of_letters().items(), key=lambda x: x[1])]
 
 
 def bytes_of_letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, others are letters from U+0100 on."""
+    """GPT-2's alphabet: the byte for which each letter stands.
+
+    A printable byte has itself as its letter; the others have the letters from U+0100 on.
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(x): x for x in printable}
     others = (x for x in range(256) if x not in set(printable))
@@ -608,11 +626,12 @@ def library() -> Any:  # noqa: ANN401 a module
     return tokenizers
 
 
-class Joiner:
-    """Cuts a text and joins the parts of each piece by a list of merges.
+class BytePairEncoder:
+    """Byte pair encoding: cuts a text into pieces, and joins parts of each by a list of merges.
 
-    A part that the file has no token for is one here, so that its neighbours stay apart; then its
-    bytes are looked up one by one, and left out if they are no tokens either.
+    A merge may make a part for which the file has no token. Here such a part is a token, so that
+    its neighbours stay apart. Then its bytes are looked up one by one, and left out if they are no
+    tokens either.
     """
 
     def __init__(
@@ -622,9 +641,9 @@ class Joiner:
 
         Args:
             metadata: of the file, with its merges.
-            ids: of the tokens that a text can give, by text.
+            ids: of the tokens that a text can have, by their texts.
             base: how many tokens the file has.
-            cut: how a text is cut.
+            cut: how a text is cut into pieces.
         """
         module = library()
         self._ids = ids
@@ -637,29 +656,29 @@ class Joiner:
                 merges[merge[:at], merge[at + 1 :]] = None
         parts = (x for a, b in merges for x in (a, b, a + b))
         every = itertools.chain(letters() if cut.bytes else (), parts)
-        self._lacking = [x for x in dict.fromkeys(every) if x not in ids]
-        known = {**ids, **{part: base + i for i, part in enumerate(self._lacking)}}
+        self._without_token = [x for x in dict.fromkeys(every) if x not in ids]
+        known = {**ids, **{part: base + i for i, part in enumerate(self._without_token)}}
         model = module.models.BPE(
             vocab=known, merges=list(merges), ignore_merges=cut.whole, byte_fallback=not cut.bytes
         )
         self._tokenizer: Tokenizer = module.Tokenizer(model)
-        self._tokenizer.pre_tokenizer = steps_of(module, cut)
+        self._tokenizer.pre_tokenizer = pre_tokenizer_of(module, cut)
 
     def ids_of(self, text: str) -> list[int]:
         """Token ids of a text."""
         ids: list[int] = list(self._tokenizer.encode(text).ids)
-        if not self._lacking:
+        if not self._without_token:
             return ids
-        return [x for i in ids for x in ([i] if i < self._base else self._in_bytes(i))]
+        return [x for i in ids for x in ([i] if i < self._base else self._byte_tokens(i))]
 
-    def _in_bytes(self, token: int) -> list[int]:
+    def _byte_tokens(self, token: int) -> list[int]:
         """Tokens of the bytes of a part that the file has no token for."""
-        part = self._lacking[token - self._base]
+        part = self._without_token[token - self._base]
         names = (chr(x) if self._cut.bytes else f"<0x{x:02X}>" for x in part.encode())
         return [self._ids[name] for name in names if name in self._ids and ord(name[0]) < 128]
 
 
-def steps_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers
+def pre_tokenizer_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers
     """The pre-tokenizer of the library `tokenizers` that makes these cuts."""
     of = library.pre_tokenizers
     steps: list[Any] = [of.Split(library.Regex(x), "isolated") for x in cut.patterns]

@@ -280,7 +280,7 @@ class PictureEncoder:
         self.close()
         with anyio.CancelScope(shield=True):
             await self._backend.aclose()
-            await self.lifetime.freed()
+            await self.lifetime.wait_until_freed()
 
     def _free(self) -> None:
         for program in self._programs.values():

@@ -86,7 +86,7 @@ class Gemma3Pictures:
     def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""
         grid, n = at.grid, self.merged
-        x = at.all(at.positions(at.embedded(patches)))
+        x = at.all(at.positions(at.embed(patches)))
         x = ops.cont_4d(ops.transpose(x), grid.columns, grid.rows, self.tower.width, 1)
         x = ops.pool_2d(x, "avg", n, n, n, n, 0, 0)
         x = ops.reshape_2d(x, grid.n // n**2, self.tower.width)

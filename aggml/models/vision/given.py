@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from aggml import InvalidArgument, Unsupported
-from aggml.models.arguments import is_text, shown
+from aggml.models.arguments import is_text, show
 from aggml.models.vision.decoding import decode_picture, shape_problem
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def rgb_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN401 w
     """
     if not isinstance(value, np.ndarray):
         raise InvalidArgument(
-            f"[{place}] {name} is {shown(value)}, expected an array uint8 [height, width, 3]"
+            f"[{place}] {name} is {show(value)}, expected an array uint8 [height, width, 3]"
         )
     if value.dtype != np.uint8:
         raise InvalidArgument(
@@ -120,7 +120,7 @@ def picture_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN4
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _of_file(place, name, bytes(value))
     if not isinstance(value, str):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected {WANTED}")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected {WANTED}")
     found = _DATA.match(value)
     if found is not None:
         if found["base64"] is None:
@@ -133,11 +133,11 @@ def picture_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN4
         return _of_file(place, name, _decode_url(place, name, value[found.end() :]))
     if _ADDRESS.match(value):
         raise Unsupported(
-            f"[{place}] {name} is the address {shown(value)}: addresses are never fetched; give "
+            f"[{place}] {name} is the address {show(value)}: addresses are never fetched; give "
             "the picture itself, as 'data:image/png;base64,...'"
         )
     if not _BASE64.fullmatch(value):
-        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected {WANTED}")
+        raise InvalidArgument(f"[{place}] {name} is {show(value)}, expected {WANTED}")
     return _of_file(place, name, _decode_url(place, name, value))
 
 
@@ -160,7 +160,7 @@ def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPict
             detail = given.get("detail")
             if detail is not None and not is_text(detail, *DETAILS):
                 raise InvalidArgument(
-                    f"[{place}] {name}.image_url.detail is {shown(detail)}, expected one of "
+                    f"[{place}] {name}.image_url.detail is {show(detail)}, expected one of "
                     f"{', '.join(map(repr, DETAILS))}"
                 )
             return picture_of(place, f"{name}.image_url.url", given.get("url"))
@@ -172,30 +172,30 @@ def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPict
     cached = part.get("cache_control")  # what was computed is kept anyway
     if cached is not None and not isinstance(cached, Mapping):
         raise InvalidArgument(
-            f"[{place}] {name}.cache_control is {shown(cached)}, expected an object"
+            f"[{place}] {name}.cache_control is {show(cached)}, expected an object"
         )
     source = part["source"]
     if not isinstance(source, Mapping):
-        raise InvalidArgument(f"[{place}] {name}.source is {shown(source)}, expected an object")
+        raise InvalidArgument(f"[{place}] {name}.source is {show(source)}, expected an object")
     if is_text(source.get("type"), "url"):
         raise Unsupported(
-            f"[{place}] {name}.source is the address {shown(source.get('url'))}: addresses are "
+            f"[{place}] {name}.source is the address {show(source.get('url'))}: addresses are "
             "never fetched; give the picture itself, as {'type': 'base64', 'data': ...}"
         )
     if not is_text(source.get("type"), "base64"):
         raise InvalidArgument(
-            f"[{place}] {name}.source.type is {shown(source.get('type'))}, expected 'base64'"
+            f"[{place}] {name}.source.type is {show(source.get('type'))}, expected 'base64'"
         )
     _only(place, f"{name}.source", source, ("type", "media_type", "data"))
     kind = source.get("media_type")
     if kind is not None and not (isinstance(kind, str) and kind.lower().startswith("image/")):
         raise InvalidArgument(
-            f"[{place}] {name}.source.media_type is {shown(kind)}, expected 'image/png' or another "
+            f"[{place}] {name}.source.media_type is {show(kind)}, expected 'image/png' or another "
             "type of pictures"
         )
     data = source.get("data")
     if not isinstance(data, str):
-        raise InvalidArgument(f"[{place}] {name}.source.data is {shown(data)}, expected base64")
+        raise InvalidArgument(f"[{place}] {name}.source.data is {show(data)}, expected base64")
     return _of_file(place, f"{name}.source.data", _decode_url(place, f"{name}.source.data", data))
 
 
@@ -203,7 +203,7 @@ def _only(place: str, name: str, given: Mapping[str, Any], keys: tuple[str, ...]
     for key in given:
         if key not in keys:
             raise InvalidArgument(
-                f"[{place}] {name} has the key {shown(key)}, expected {', '.join(keys)}"
+                f"[{place}] {name} has the key {show(key)}, expected {', '.join(keys)}"
             )
 
 
@@ -217,7 +217,7 @@ def _decode_url(place: str, name: str, text: str) -> bytes:
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidArgument(f"[{place}] {name} is no base64: {shown(text)}") from None
+        raise InvalidArgument(f"[{place}] {name} is no base64: {show(text)}") from None
 
 
 def _of_file(place: str, name: str, data: bytes) -> GivenPicture:

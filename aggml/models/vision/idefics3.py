@@ -122,7 +122,7 @@ class Idefics3:
 
     def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""
-        x = at.embedded(patches)
+        x = at.embed(patches)
         # Patches come square by square, so that each square is one row behind the layers.
         x = ops.add(x, ops.get_rows(at.weights["v.position_embd.weight"], inputs["order"]))
         x = at.all(x)

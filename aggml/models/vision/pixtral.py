@@ -98,7 +98,7 @@ class Pixtral:
         """The embeddings of a view."""
         tower, half = self.tower, self.tower.head // 2
 
-        def turned(x: Tensor) -> Tensor:
+        def rotate(x: Tensor) -> Tensor:
             x = ops.rope_ext(x, inputs["rows"], None, half, mode="normal", freq_base=BASE)
             second = ops.rope_ext(
                 x, inputs["columns"], None, half, mode="normal", freq_base=BASE,
@@ -106,7 +106,7 @@ class Pixtral:
             )  # fmt: skip
             return ops.rope_set_offset(second, half)
 
-        x = at.all(at.embedded(patches), turned)
+        x = at.all(at.embed(patches), rotate)
         n = self.merged
         columns, rows = at.grid.columns // n, at.grid.rows // n
         if n > 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import one_text, shown, token_ids
+from aggml.models.arguments import one_text, show, token_ids
 from aggml.models.engine.requests import PlacedPicture
 from aggml.models.vision.given import GivenPicture, is_picture, picture_of
 
@@ -81,7 +81,7 @@ def mixed_prompt(place: str, name: str, value: Any, vocabulary: int) -> PictureP
             parts.append(token_ids(place, at, x, vocabulary))
         else:
             raise InvalidArgument(
-                f"[{place}] {at} is {shown(x)}, expected a text, a list of token ids or a picture"
+                f"[{place}] {at} is {show(x)}, expected a text, a list of token ids or a picture"
             )
     return PicturePrompt(tuple(parts))
 

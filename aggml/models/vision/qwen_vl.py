@@ -165,12 +165,12 @@ class QwenVision:
         second = ops.reshape_2d(
             at.weights["v.patch_embd.weight.1"], 3 * tower.patch**2, tower.width
         )
-        x = ops.add(at.embedded(patches), ops.mul_mat(second, patches))
+        x = ops.add(at.embed(patches), ops.mul_mat(second, patches))
         if self.learned:
             x = ops.add(x, ops.get_rows(self._positions(at), inputs["order"]))
         sections = [tower.head // 4] * 4
 
-        def turned(y: Tensor) -> Tensor:
+        def rotate(y: Tensor) -> Tensor:
             return ops.rope_multi(
                 y, inputs["places"], None, tower.head // 2, sections, mode="vision",
                 n_ctx_orig=32768, freq_base=10000.0,
@@ -187,7 +187,7 @@ class QwenVision:
                 y = at.norm(f"{name}norm", ops.reshape_2d(y, size, n))
                 more.append(at.mlp(f"{name}fc1", f"{name}fc2", y))
 
-        x = at.all(x, turned, mask, each)
+        x = at.all(x, rotate, mask, each)
         x = at.mlp("mm.0", "mm.2", ops.reshape_2d(x, size, n))
         for y in more:
             x = ops.concat(x, y, 0)

@@ -19,7 +19,7 @@ def fitting_size(width: int, height: int, *, unit: int, least: int, most: int) -
     """
     one = np.float32
 
-    def rounded(x: np.float32) -> int:
+    def round_to_unit(x: np.float32) -> int:
         return math.floor(float(x / one(unit)) + 0.5) * unit
 
     def lower(x: np.float32) -> int:
@@ -28,7 +28,7 @@ def fitting_size(width: int, height: int, *, unit: int, least: int, most: int) -
     def upper(x: np.float32) -> int:
         return math.ceil(x / one(unit)) * unit
 
-    wide, tall = max(unit, rounded(one(width))), max(unit, rounded(one(height)))
+    wide, tall = max(unit, round_to_unit(one(width))), max(unit, round_to_unit(one(height)))
     if wide * tall > most:
         ratio = np.sqrt(one(height) * one(width) / one(most))
         wide = max(unit, lower(one(width) / ratio))

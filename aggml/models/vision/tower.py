@@ -251,7 +251,7 @@ class TowerLayers:
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
-    def embedded(self, patches: Tensor, name: str = "v.patch_embd.weight") -> Tensor:
+    def embed(self, patches: Tensor, name: str = "v.patch_embd.weight") -> Tensor:
         """[3 * patch * patch, n] -> [width, n]."""
         weight = self.weights[name]
         size = 3 * self.tower.patch**2

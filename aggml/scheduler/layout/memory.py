@@ -60,7 +60,7 @@ class SharedBuffers:
             if self.buffers.get(key) is have:  # else another task was first: there may be enough
                 self.buffers[key] = new
 
-    def shared_by(self, buffer_type: BufferType) -> list[Buffer] | None:
+    def buffers_of(self, buffer_type: BufferType) -> list[Buffer] | None:
         """The buffers that all backends with this type share; None before there are any."""
         return self.buffers.get(("type", id(buffer_type)))
 

@@ -64,10 +64,8 @@ class _Taken:
         self._memory = memory
         self.buffers: list[tuple[Key, list[Buffer]]] = []
 
-    def taking(
-        self, key: Key, buffer_type: BufferType, sizes: Sequence[int]
-    ) -> Sliced[list[Buffer]]:
-        """Buffers of at least these sizes."""
+    def take(self, key: Key, buffer_type: BufferType, sizes: Sequence[int]) -> Sliced[list[Buffer]]:
+        """Take buffers of at least these sizes."""
         have = yield from self._memory.grow(key, buffer_type, sizes)
         self.buffers.append((key, have))
         return have
@@ -102,7 +100,7 @@ def place_twins(rewritten: Rewritten, slot: int | None, memory: SharedBuffers) -
     for i, chunks in enumerate(offsets.chunks):
         first = scratch.index(scratch[i])  # several sites may share memory
         if first == i:
-            blocks.append((yield from taken.taking(scratch[i], buffer_types[i], chunks)))
+            blocks.append((yield from taken.take(scratch[i], buffer_types[i], chunks)))
         else:
             blocks.append(blocks[first])
     addresses: dict[Tensor, int] = {}
@@ -112,7 +110,7 @@ def place_twins(rewritten: Rewritten, slot: int | None, memory: SharedBuffers) -
         if blocks[i]:
             block = blocks[i][found.chunk]
         else:  # all that lies there has no bytes
-            block = (yield from taken.taking(scratch[i], buffer_types[i], [0]))[0]
+            block = (yield from taken.take(scratch[i], buffer_types[i], [0]))[0]
         if tensor in shared:
             block.place(tensor, found.offset)
         else:
@@ -169,6 +167,6 @@ def _place_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[None]
         for tensor in group:
             offsets.append(size)
             size += align_up(buffer_type.alloc_size(tensor), buffer_type.alignment)
-        (block,) = yield from taken.taking(("slot", slot, b), buffer_type, [size])
+        (block,) = yield from taken.take(("slot", slot, b), buffer_type, [size])
         for tensor, offset in zip(group, offsets, strict=True):
             block.place(tensor, offset)

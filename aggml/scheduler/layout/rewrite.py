@@ -97,7 +97,7 @@ def rewrite(program: SplitGraph, *, apart: bool) -> Sliced[Rewritten]:
     for i in range(len(program.splits)):
         draft.add_split(i)
         yield
-    return draft.done()
+    return draft.finish()
 
 
 def _sites(program: SplitGraph, *, apart: bool) -> tuple[list[ComputeSite], list[int]]:
@@ -141,8 +141,8 @@ class _Draft:
         self.shared: set[Tensor] = set()
         self.across: set[Tensor] = set()
 
-    def done(self) -> Rewritten:
-        """The value, once all splits were added."""
+    def finish(self) -> Rewritten:
+        """Return the value, once all splits were added."""
         kept = [self.twins[t] for t in self.program.kept if t in self.twins]
         self.shared.update([t for t in kept if t in self.home])
         return Rewritten(

@@ -79,7 +79,7 @@ class _Walk:
         """Enqueue the copies, or the plan, of one split, then reads."""
         layout, job = self.layout, self.job
         assert layout is not None
-        moved = self.then.lost()  # the plans read and write where it lay before
+        moved = self.then.lost_tensor()  # the plans read and write where it lay before
         if moved is not None:
             raise InvalidState(
                 f"[Scheduler.evaluate] {moved!r} was placed elsewhere while {job.graph!r} was "

@@ -137,7 +137,7 @@ class Job:
             found.append(Output(twin, view, split, program.at(root)))
         return found
 
-    def placed_at(self, program: SplitGraph) -> list[tuple[int, Tensor, Array]]:
+    def placed_inputs(self, program: SplitGraph) -> list[tuple[int, Tensor, Array]]:
         """Inputs that lie in memory of the user, each with the index of the backend.
 
         Raises:

@@ -94,7 +94,7 @@ class Runner:
         outputs = job.outputs_of(layout)
         value = job.request.value([o.array for o in outputs])
         future: Future[Any] = Future(None, value, "run", abortable=True)
-        placed = job.placed_at(layout.program)
+        placed = job.placed_inputs(layout.program)
         use = self._use(layout, placed)
         unit = Unit(self.joined)
         try:

@@ -137,7 +137,7 @@ class Submitter:
 
         async def work() -> Future[Any]:
             if before is not None:
-                await before.settled()
+                await before.wait_until_done()
             future = await self._in_turn(job, key)
             return future if shapes is None else reshape_results(future, shapes)
 
@@ -182,7 +182,7 @@ class Submitter:
             self._admission.give_up(admitted)
             raise
         if admitted is not None:
-            self._admission.used()
+            self._admission.use_up()
         return future
 
     async def _in_turn(self, job: Job, key: RunKey) -> Future[Any]:
@@ -322,7 +322,7 @@ class Submitter:
         planner, graph = self.planner, job.graph
         if not planning and graph.uid in self._planned_for:
             return None
-        known = planner.known_of(graph, job.floating)
+        known = planner.find_known(graph, job.floating)
         if known is None:
             return None
         layout = known.layouts.get(self._slot(known))

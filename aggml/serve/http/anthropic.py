@@ -1,7 +1,7 @@
 """Anthropic's protocol: `/v1/messages`, whole and streamed, and the count of a request's tokens.
 
-Its blocks become messages of `TextModel.chat`, and pieces of the answer become its blocks. Not
-here: fields (schema.py), the order in which bytes are sent (sending.py).
+The blocks of a request become messages of `TextModel.chat`, and the answer is sent as blocks. Not
+here: the fields of requests (schema.py), the order in which bytes are sent (sending.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ __all__ = [
     "messages_of",
 ]
 
-BILLING: Final = "x-anthropic-billing-header"  # begins a block that differs in each request
+#: A block of the system prompt that begins so is left out: it differs in each request, so that no
+#: stored prefix would fit.
+BILLING: Final = "x-anthropic-billing-header"
 PromptArguments = dict[str, Any]
 
 
@@ -42,15 +44,15 @@ PromptArguments = dict[str, Any]
 
 
 def messages_of(given: AnthropicCount, *, sees: bool = False) -> list[dict[str, Any]]:
-    """The conversation as `TextModel.chat` takes it.
+    """The conversation of a request, as messages of `TextModel.chat`.
 
     Args:
         given: the request.
         sees: whether messages may have pictures.
 
     Raises:
-        RequestError: a block is no text, call, result or thought, and no picture that the model
-            may see.
+        RequestError: a block is of another type than text, call, result, thought, or picture if
+            the model sees pictures.
     """
     found: list[dict[str, Any]] = []
     system = given.system
@@ -64,13 +66,14 @@ def messages_of(given: AnthropicCount, *, sees: bool = False) -> list[dict[str, 
         if isinstance(message.content, str):
             found.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
-            found.append(_assistant(message.content, at))
+            found.append(_assistant_message(message.content, at))
         else:
-            found += _others(message.role, message.content, at, sees=sees)
+            found += _user_messages(message.role, message.content, at, sees=sees)
     return found
 
 
 def _text(block: dict[str, Any], at: str) -> str:
+    """The text of a block, which stands at the place ``at`` of the request."""
     text = block.get("text")
     if block.get("type") != "text" or not isinstance(text, str):
         kind = str(block.get("type"))[:64]
@@ -81,7 +84,8 @@ def _text(block: dict[str, Any], at: str) -> str:
     return text
 
 
-def _assistant(blocks: list[dict[str, Any]], at: str) -> dict[str, Any]:
+def _assistant_message(blocks: list[dict[str, Any]], at: str) -> dict[str, Any]:
+    """A message of the assistant: its texts joined, its thoughts, its calls."""
     texts, thoughts, calls = [], [], []
     for j, block in enumerate(blocks):
         match block.get("type"):
@@ -110,10 +114,13 @@ def _assistant(blocks: list[dict[str, Any]], at: str) -> dict[str, Any]:
     return found
 
 
-def _others(
+def _user_messages(
     role: str, blocks: list[dict[str, Any]], at: str, *, sees: bool
 ) -> list[dict[str, Any]]:
-    """Results of calls, each a message of its own, and the texts and pictures beside them."""
+    """Messages that are not the assistant's.
+
+    Each result of a call is a message of its own; the texts and pictures beside them are one more.
+    """
     found: list[dict[str, Any]] = []
     texts: list[str] = []
     parts: list[dict[str, Any]] = []  # pictures, and the texts before each
@@ -150,7 +157,7 @@ def _others(
 
 
 def arguments_of(given: AnthropicCount, exchange: Exchange) -> PromptArguments:
-    """The arguments of `TextModel.chat` that make the prompt.
+    """The arguments of `TextModel.chat` on which the prompt depends, but for the messages.
 
     Raises:
         RequestError: ``tool_choice`` names no tool.
@@ -213,8 +220,8 @@ class _Messages(Writer):
             "role": "assistant",
             "model": exchange.model,
         }
-        self._blocks = 0  # that have begun
-        self._open = ""  # the kind of the block that has not ended
+        self._n_blocks = 0  # how many have begun
+        self._open_block = ""  # the kind of the block that has begun and not ended; "": none
 
     def _usage(self) -> dict[str, Any]:
         cached = self.cached_tokens
@@ -226,6 +233,7 @@ class _Messages(Writer):
         }
 
     def _ending(self, choice: Choice) -> dict[str, Any]:
+        """Why the answer ended, in Anthropic's words."""
         reason = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}.get(
             choice.reason or "stop", "end_turn"
         )
@@ -243,7 +251,7 @@ class _Messages(Writer):
         if choice.content:
             content.append({"type": "text", "text": choice.content})
         content += [
-            {"type": "tool_use", "id": x.id, "name": x.name, "input": _object(x.arguments)}
+            {"type": "tool_use", "id": x.id, "name": x.name, "input": _parse_arguments(x.arguments)}
             for x in choice.calls
         ]
         return {**self._head, "content": content, **self._ending(choice), "usage": self._usage()}
@@ -258,7 +266,7 @@ class _Messages(Writer):
         return _event(start) + _event({"type": "ping"})
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
-        """Pieces of blocks."""
+        """Events for a piece of the answer; they begin and end blocks where its kind changes."""
         found = b""
         if piece.reasoning:
             found += self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -279,27 +287,27 @@ class _Messages(Writer):
         return found
 
     def _begin(self, kind: str, block: dict[str, Any]) -> bytes:
-        """Begin a block, unless it has begun."""
-        if self._open == kind:
+        """Begin a block and end the open one, unless the open one is of this kind."""
+        if self._open_block == kind:
             return b""
         found = self._end()
-        self._open = kind
-        self._blocks += 1
-        start = {"type": "content_block_start", "index": self._blocks - 1, "content_block": block}
+        self._open_block = kind
+        self._n_blocks += 1
+        start = {"type": "content_block_start", "index": self._n_blocks - 1, "content_block": block}
         return found + _event(start)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
+        return _event({"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta})
 
     def _end(self) -> bytes:
-        """End the block that has not ended."""
-        if not self._open:
+        """End the open block, if there is one."""
+        if not self._open_block:
             return b""
         found = b""
-        if self._open == "thinking":
+        if self._open_block == "thinking":
             found = self._delta({"type": "signature_delta", "signature": ""})
-        self._open = ""
-        return found + _event({"type": "content_block_stop", "index": self._blocks - 1})
+        self._open_block = ""
+        return found + _event({"type": "content_block_stop", "index": self._n_blocks - 1})
 
     def end_choice(self, choice: Choice) -> bytes:
         """The end of the last block, and why the answer ended."""
@@ -319,8 +327,8 @@ def _event(content: dict[str, Any]) -> bytes:
     return event_of(content, content["type"])
 
 
-def _object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call that the model may have left unfinished."""
+def _parse_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments of a call as an object, also if the model has not finished their JSON."""
     try:
         found = json.loads(arguments or "{}")
     except ValueError:

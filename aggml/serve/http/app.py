@@ -133,7 +133,7 @@ def application(options: Options) -> Starlette:
     service = Service(options)
     door = Door()
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         """Answer a request for no route in the form of all other errors."""
         assert isinstance(error, HTTPException)
         reason = f"{error.detail}: {request.method} {request.url.path}"
@@ -150,7 +150,7 @@ def application(options: Options) -> Starlette:
         if service.is_open:
             yield
             return
-        async with service.opened():
+        async with service.open():
             yield
 
     known = {y for x in ENDPOINTS for y in (x.path, *x.aliases)}
@@ -168,14 +168,14 @@ def application(options: Options) -> Starlette:
         ]
     sessions = RealtimeRoute(service, door)
     routes += [WebSocketRoute(path, sessions) for path in PATHS]
-    middleware = [Middleware(service.under_way.counted), Middleware(_plain_paths)]
+    middleware = [Middleware(service.under_way.wrap), Middleware(_plain_paths)]
     if options.cors:
         cors = Middleware(Cors, allowed=options.cors, exposed=[ID, IGNORED])
         middleware.insert(0, cors)
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: refuse},
         middleware=middleware,
     )
     app.router.redirect_slashes = False

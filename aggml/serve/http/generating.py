@@ -1,7 +1,7 @@
-"""From fields to arguments: how tokens are chosen, messages, tools; prompts as tokens.
+"""Fields of a request become arguments of `TextModel.generate` and `chat`, prompts become tokens.
 
-The names of a request become those of `TextModel.generate` and `chat`; the checks are there. Not
-here: fields (schema.py), the routes of a protocol.
+Here: sampling, constraints, messages, tools, prompts. `generate` and `chat` check the values. Not
+here: the fields of requests (schema.py), the routes of a protocol.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import ContentPart, FunctionTool, Message, Sampling
 
 __all__ = [
-    "begin_text", "check_ending", "check_tokens", "cut_of", "effort_of", "encode", "encode_prompt",
-    "encode_texts", "messages_of", "part_text", "prompt_of", "prompts", "sampling_options",
-    "too_long", "tools_of",
+    "begin_text", "check_ending", "check_tokens", "decode_prompt", "effort_of", "encode",
+    "encode_prompt", "encode_texts", "messages_of", "part_text", "sampling_options",
+    "split_prompts", "tokens_to_keep", "too_long", "tools_of",
 ]  # fmt: skip
 
 LONG_TEXT: Final = 500  # characters; longer texts are tokenized in a thread
-LEAST: Final = 1e-9  # top_p that keeps the best token alone
-#: Names of samplers: llama.cpp's names and letters, and those of `TextModel.generate`.
-SAMPLERS: Final = {
+LEAST_TOP_P: Final = 1e-9  # keeps the most probable token alone; 0 does so in a request
+#: Names of samplers that llama.cpp has, with the names that `TextModel.generate` has for them.
+SAMPLER_NAMES: Final = {
     "typ_p": "typical_p", "temp": "temperature", "top-k": "top_k", "top-p": "top_p",
     "min-p": "min_p", "typical": "typical_p", "typ-p": "typical_p", "top-n-sigma": "top_n_sigma",
 }  # fmt: skip
-LETTERS: Final = {
+#: The same by the letters of llama.cpp; "infill" is not in aggml.
+SAMPLER_LETTERS: Final = {
     "e": "penalties", "d": "dry", "k": "top_k", "y": "typical_p", "p": "top_p", "s": "top_n_sigma",
     "m": "min_p", "x": "xtc", "t": "temperature", "i": "infill",
 }  # fmt: skip
-#: Fields that become arguments of the same name, if they are not at their default.
-SAME: Final = (
+#: Fields that become arguments of the same name, unless they have their default.
+SAME_NAME: Final = (
     "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens",
     "typical_p", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_breakers", "dynatemp_range", "dynatemp_exponent", "mirostat",
@@ -54,7 +55,7 @@ SAME: Final = (
 _TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
 
 
-# -- how tokens are chosen
+# -- sampling and constraints
 
 
 def sampling_options(
@@ -65,14 +66,15 @@ def sampling_options(
     Args:
         given: the request.
         model: answers it.
-        exchange: notes what is ignored.
-        logprobs: how many probable tokens are told beside each one; None: none is told.
+        exchange: takes the names of what is ignored.
+        logprobs: how many of the most probable tokens are reported with each token; None: not even
+            its own probability is.
     """
     ends = frozenset[int]() if given.ignore_eos else model.tokenizer.ends
     found: dict[str, Any] = {
         "temperature": max(0.0, given.temperature),
         "top_k": max(0, given.top_k),
-        "top_p": max(LEAST, given.top_p),
+        "top_p": max(LEAST_TOP_P, given.top_p),
         "seed": None if given.seed == -1 else given.seed and given.seed % (1 << 64),
         "stop": _stops(given.stop),
         "stop_ids": sorted(ends | frozenset(given.stop_token_ids)),
@@ -83,11 +85,11 @@ def sampling_options(
         "adapter": exchange.adapter,
         **_constraint(given),
     }
-    usual = _defaults_of(type(given))
-    for name in SAME:
+    defaults = _defaults_of(type(given))
+    for name in SAME_NAME:
         value = getattr(given, name)
         # min_p has another default in each protocol, so it is passed on in any case.
-        if name == "min_p" or value != usual[name]:
+        if name == "min_p" or value != defaults[name]:
             found[name] = value
     found.setdefault("min_tokens", given.min_tokens)
     if given.show_special or not given.skip_special_tokens:
@@ -112,22 +114,22 @@ def _stops(given: str | list[str]) -> list[str]:
 
 
 def _samplers(given: list[str] | str, exchange: Exchange) -> list[str]:
-    """Names of samplers; one that is for another server alone is told as ignored."""
-    names = [LETTERS.get(x, x) for x in given] if isinstance(given, str) else given
+    """The samplers by the names of `TextModel.generate`; "infill" is reported as ignored."""
+    names = [SAMPLER_LETTERS.get(x, x) for x in given] if isinstance(given, str) else given
     found = []
     for name in names:
         if name == "infill":
             exchange.unknown.append("samplers[infill]")
         else:
-            found.append(SAMPLERS.get(name, name))
+            found.append(SAMPLER_NAMES.get(name, name))
     return found
 
 
 def _constraint(given: Sampling) -> dict[str, Any]:
-    """What the text of the answer must be.
+    """The argument that constrains the text of the answer; empty: there is no constraint.
 
     Raises:
-        RequestError: several of the fields say it.
+        RequestError: more than one field constrains it.
     """
     found: list[tuple[str, str, Any]] = []
     if given.json_schema not in (None, ""):
@@ -166,7 +168,12 @@ EFFORTS: Final[dict[str, bool | str]] = {
 
 
 def effort_of(effort: str | None, budget: int | None = None) -> bool | int | str | None:
-    """How much the model thinks, as an argument of `TextModel.chat`."""
+    """The argument ``think`` of `TextModel.chat`.
+
+    Args:
+        effort: one of `EFFORTS`; None: the request does not say.
+        budget: the most tokens of thoughts; None or negative: the effort counts.
+    """
     if budget is not None and budget >= 0:
         return budget
     return None if effort is None else EFFORTS[effort]
@@ -184,7 +191,7 @@ def check_ending(generates: bool | None, *, continued: bool) -> None:
         continued: whether the prompt ends within the last message.
 
     Raises:
-        RequestError: both.
+        RequestError: the prompt would have to end in both places.
     """
     if generates and continued:
         raise RequestError(
@@ -276,13 +283,13 @@ def tools_of(given: Sequence[FunctionTool] | None) -> list[dict[str, Any]] | Non
 # -- prompts
 
 
-def prompts(given: Raw, field: str, most: int) -> list[Raw]:
-    """Split a field into its prompts without decoding them: decoding 1M tokens takes 25 ms.
+def split_prompts(given: Raw, field: str, most: int) -> list[Raw]:
+    """Split a field into its prompts, not decoded yet: decoding 1M tokens takes 25 ms.
 
     Args:
         given: the field's value.
         field: its name.
-        most: prompts in one request.
+        most: the most prompts in one request.
 
     Raises:
         RequestError: there are no prompts, or too many.
@@ -300,17 +307,18 @@ def prompts(given: Raw, field: str, most: int) -> list[Raw]:
     return found
 
 
-def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
-    """Decode an input: a text, or a list of tokens.
+def decode_prompt(given: Raw, i: int, most: int, field: str) -> str | list[int]:
+    """Decode a prompt: a text, or a list of tokens.
 
     Args:
-        given: the input, not decoded yet.
+        given: the prompt, not decoded yet.
         i: its number in the request.
         most: the most tokens; a longer list is refused without decoding it.
         field: the field in which it stands.
 
     Raises:
-        RequestError: the input is neither, or too long.
+        RequestError: it is neither.
+        TooLongError: it is a list of more tokens than ``most``.
     """
     text = bytes(given).lstrip()
     tokens = text.count(b",") + 1
@@ -325,13 +333,13 @@ def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
     return found
 
 
-def cut_of(given: int | None, ctx: int, answer: int | None) -> int | None:
-    """How many tokens of a prompt are taken, its last ones; None: all.
+def tokens_to_keep(given: int | None, ctx: int, answer: int | None) -> int | None:
+    """How many tokens of a prompt are kept, its last ones; None: all.
 
     Args:
-        given: as a request says it.
+        given: the field ``truncate_prompt``; negative: as many as leave room for the answer.
         ctx: the positions of a sequence.
-        answer: tokens of the answer; None: half of these positions at most.
+        answer: the most tokens of the answer; None: the prompt gets at least half of the positions.
     """
     if not given:
         return None
@@ -374,7 +382,7 @@ async def encode_prompt(
         prompt: a text, or a list of tokens.
         field: the field in which it stands.
         special: whether BOS and EOS are put around a text, as the model expects.
-        cut: the last so many tokens are taken; None: all.
+        cut: how many tokens are kept, the last ones; None: all.
 
     Raises:
         RequestError: it has no tokens, or tokens that the model does not know.
@@ -397,7 +405,7 @@ async def encode_prompt(
 
 
 def begin_text(model: TextModel) -> list[int]:
-    """The prompt of a request without one: the token that begins a text.
+    """The tokens of a prompt that a request does not give: the one that begins a text.
 
     Raises:
         RequestError: the model has no such token.
@@ -436,16 +444,16 @@ async def encode_texts(
         TooLongError: one is too long.
     """
     most = model.ctx if most is None else min(most, model.ctx)
-    before = getattr(model, "prompts", {}).get(getattr(model, "prompt", None), "")
+    prefix = getattr(model, "prompts", {}).get(getattr(model, "prompt", None), "")
     found = []
-    for i, raw in enumerate(prompts(given, field, exchange.service.options.max_inputs)):
-        parts = _parts_of(raw)
-        one = prompt_of(raw, i, (1 << 31) if cut else most, field) if parts is None else ""
+    for i, raw in enumerate(split_prompts(given, field, exchange.service.options.max_inputs)):
+        parts = _llama_input(raw)
+        one = decode_prompt(raw, i, (1 << 31) if cut else most, field) if parts is None else ""
         if parts is not None and not isinstance(parts, str):
             ids = await _tokenize_parts(model, parts, field)
         elif isinstance(one, str):
             text = one if parts is None else parts
-            ids = await encode(model.tokenizer.encode_prompt, before + text)
+            ids = await encode(model.tokenizer.encode_prompt, prefix + text)
         else:
             check_tokens(one, model.vocabulary_size, field)
             ids = one
@@ -465,10 +473,11 @@ async def encode_texts(
     return found
 
 
-def _parts_of(given: Raw) -> str | list[int | str] | None:
-    """An input in llama-server's further forms; None: it has none of them.
+def _llama_input(given: Raw) -> str | list[int | str] | None:
+    """An input in a form that llama-server takes beside OpenAI's; None: in none of these.
 
-    An object with ``prompt_string``, or with ``content`` of parts of text; tokens and texts mixed.
+    Such forms are lists of tokens and texts, objects with ``prompt_string``, and objects with
+    ``content``, which is a list of parts of text.
     """
     text = bytes(given).lstrip()
     if text[:1] == b"[" and b'"' in text:
@@ -485,14 +494,14 @@ def _parts_of(given: Raw) -> str | list[int | str] | None:
 
 
 class _TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of an input that is an object."""
+    """A part of the ``content`` of a `_TextObject`."""
 
     type: str
     text: str
 
 
 class _TextObject(msgspec.Struct, forbid_unknown_fields=True):
-    """An input that is an object."""
+    """An input in the form of an object; it has one of the two fields."""
 
     prompt_string: str | None = None
     content: list[_TextPart] | None = None
@@ -504,21 +513,21 @@ async def _tokenize_parts(model: Model, parts: Sequence[int | str], field: str) 
     Raises:
         RequestError: the model does not know one of the tokens.
     """
-    words = model.tokenizer
+    tokenizer = model.tokenizer
     check_tokens([x for x in parts if isinstance(x, int)], model.vocabulary_size, field)
     ids: list[int] = []
     for i, part in enumerate(parts):
         if isinstance(part, int):
             ids.append(part)
         elif i == 0:
-            ids += await encode(words.encode_prompt, part)
+            ids += await encode(tokenizer.encode_prompt, part)
         else:
-            ids += await encode(lambda x: words.encode(x, special=False), part)
+            ids += await encode(lambda x: tokenizer.encode(x, special=False), part)
     return ids
 
 
 async def encode(function: Callable[..., list[int]], *texts: str) -> list[int]:
-    """Token ids of texts; a thread makes those of long ones."""
+    """Call a function that makes token ids of texts; for long texts in a thread."""
     if sum(map(len, texts)) > LONG_TEXT:
         return await anyio.to_thread.run_sync(function, *texts)
     return function(*texts)

@@ -1,6 +1,7 @@
-"""llama-server's own protocol: completion, infill, tokens, templates, properties, slots, vectors.
+"""The routes of llama-server's own protocol: completions, gaps, tokens, properties, vectors.
 
-Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py), fields (schema.py).
+Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py), the fields of
+requests (schema.py).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ __all__ = [
     "tokenizer_info",
 ]
 
-NEVER: Final = -1e9  # the bias of a token that must not come
+NEVER: Final = -1e9  # the bias of a token that is never drawn
 
 
 # -- completion and infill
@@ -119,7 +120,7 @@ class _Completions(Writer):
         return event_of(self._select_fields(event))
 
     def progress(self, choice: Choice, done: int, total: int) -> bytes:
-        """An event with the tokens of the prompt that are computed."""
+        """An event that says how many tokens of the prompt are computed."""
         event: dict[str, Any] = {
             "index": choice.index, "content": "", "tokens": [], "stop": False, "id_slot": -1,
             "tokens_predicted": 0, "tokens_evaluated": choice.prompt_tokens,
@@ -128,7 +129,7 @@ class _Completions(Writer):
         return event_of(event | progress_of(choice, done, total, timings=timings))
 
     def end_choice(self, choice: Choice) -> bytes:
-        """An event with everything but the text."""
+        """The last event: everything about the answer but its text."""
         return event_of(self._select_fields(self._final(choice, "", [], [])))
 
     def failure(self, failure: Failure) -> bytes:
@@ -138,6 +139,14 @@ class _Completions(Writer):
     def _final(
         self, choice: Choice, text: str, ids: Sequence[int], told: Sequence[Told]
     ) -> dict[str, Any]:
+        """An answer that has ended, with its counts and settings.
+
+        Args:
+            choice: the answer.
+            text: that is not sent yet.
+            ids: the tokens of that text.
+            told: how probable these tokens are.
+        """
         given = self._given
         shown = given.n_predict != 0
         stop = choice.stop_text
@@ -165,7 +174,7 @@ class _Completions(Writer):
         return found
 
     def _select_fields(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The fields that are asked for."""
+        """The fields that the request names in ``response_fields``; all if it names none."""
         names = self._given.response_fields
         if not names:
             return answer
@@ -180,7 +189,13 @@ class _Completions(Writer):
 
 
 def _probabilities(told: Sequence[Told], *, drawn: bool) -> list[dict[str, Any]]:
-    """How probable tokens were: logarithms of the model's, or those with which they were drawn."""
+    """How probable tokens were.
+
+    Args:
+        told: the tokens, each with its probability and the most probable other ones.
+        drawn: whether these are the probabilities with which tokens were drawn, after all samplers;
+            else logarithms of the probabilities that the model gives.
+    """
 
     def one(token: int, spelt: bytes, logprob: float | None) -> dict[str, Any]:
         text = spelt.decode("utf-8", "replace")
@@ -202,7 +217,7 @@ def _settings(
         given: the request.
         model: answers it.
         name: of the model.
-        bias: of tokens; those that must not come are told as null, which stands for -inf.
+        bias: of tokens; of one that is never drawn it is null, which stands for -inf.
     """
     names = (
         "n_predict", "seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p",
@@ -222,7 +237,7 @@ def _settings(
             {"token": token, "bias": None if value == NEVER else value}
             for token, value in (bias or {}).items()
         ],
-        "adaptive_target": -1.0, "adaptive_decay": 0.9,  # off: there is no such sampler here
+        "adaptive_target": -1.0, "adaptive_decay": 0.9,  # off: aggml has no such sampler
     }  # fmt: skip
 
 
@@ -233,22 +248,22 @@ async def completion(exchange: Exchange) -> Response:
 
 async def _completion(exchange: Exchange, given: LlamaCompletion) -> Response:
     model = await exchange.text_model(given)
-    prompts = [await _tokens(model, x) for x in _prompts(given.prompt, exchange)]
+    prompts = [await _prompt_tokens(model, x) for x in _split_prompts(given.prompt, exchange)]
     return await _complete(exchange, given, model, prompts)
 
 
 async def completions(exchange: Exchange) -> Response:
     """Continue texts: in OpenAI's form with `model` or `max_tokens`, else in llama-server's."""
     body = await exchange.body()
-    names = _names(body)
+    names = _field_names(body)
     if "model" in names or "max_tokens" in names:
         exchange.errors = openai_error
         return await openai_complete(exchange, exchange.decode(body, Completion))
     return await _completion(exchange, exchange.decode(body, LlamaCompletion))
 
 
-def _names(body: bytes) -> frozenset[str]:
-    """The names of the fields of a body that are not null; none if it is no JSON object."""
+def _field_names(body: bytes) -> frozenset[str]:
+    """The names of a body's fields that are not null; no names if it is no JSON object."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         return frozenset(name for name, raw in fields.items() if bytes(raw) != b"null")
@@ -260,35 +275,36 @@ async def infill(exchange: Exchange) -> Response:
     """Fill a gap between two texts, in llama-server's form."""
     given = await exchange.read(Infill)
     model = await exchange.text_model(given)
-    words = model.tokenizer
-    if not words.fills:
+    tokenizer = model.tokenizer
+    if not tokenizer.fills:
         raise RequestError(501, "this model has no tokens for filling a gap")
     begun = msgspec.json.decode(given.prompt)
     if begun is not None and not isinstance(begun, str):
         raise RequestError(400, "prompt: must be a text", field="prompt")
     files = [(x.filename or "tmp", x.text) for x in given.input_extra or ()]
 
-    def make(*_: str) -> list[int]:
-        return words.encode_gap(
+    def encode_gap(*_: str) -> list[int]:
+        return tokenizer.encode_gap(
             given.input_prefix, given.input_suffix, begun=begun or "", files=files
         )
 
-    ids = await encode(make, given.input_prefix, given.input_suffix, *(x[1] for x in files))
+    ids = await encode(encode_gap, given.input_prefix, given.input_suffix, *(x[1] for x in files))
     return await _complete(exchange, given, model, [await encode_prompt(model, ids, "prompt")])
 
 
 async def _complete(
     exchange: Exchange, given: LlamaCompletion, model: TextModel, prompts: list[list[int]]
 ) -> Response:
-    given.logit_bias, bias = {}, _biases(given.logit_bias, model)
-    if given.ignore_eos:  # llama-server never draws such a token, vLLM goes on after it
+    given.logit_bias, bias = {}, _token_biases(given.logit_bias, model)
+    # llama-server never draws a token that ends the answer; vLLM draws it and goes on.
+    if given.ignore_eos:
         bias |= dict.fromkeys(sorted(model.tokenizer.ends), NEVER)
     options = sampling_options(given, model, exchange, given.n_probs or None)
-    limit = limit_of(given.n_predict, model) or 1  # 0 computes the prompt, and tells no token
+    limit = limit_of(given.n_predict, model) or 1  # for 0 one token is made, and not sent
     options |= {"max_tokens": limit, "logit_bias": bias}
     if given.post_sampling_probs:
         options["post_sampling_probs"] = True
-    after = given.t_max_predict_ms / 1000 if given.t_max_predict_ms else None
+    most_seconds = given.t_max_predict_ms / 1000 if given.t_max_predict_ms else None
     n = given.n_cmpl
     choices = [
         TextChoice(
@@ -298,7 +314,7 @@ async def _complete(
             variant=variant,
             index=i * n + variant,
             group=i,
-            after_first=after,
+            after_first=most_seconds,
             progress=progress_for(given),
         )
         for i, ids in enumerate(prompts)
@@ -309,8 +325,8 @@ async def _complete(
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
-def _prompts(given: Raw, exchange: Exchange) -> list[Any]:
-    """The prompts of a request: a text, tokens, both mixed, or a list of these."""
+def _split_prompts(given: Raw, exchange: Exchange) -> list[Any]:
+    """The prompts of a request, each a text, a list of tokens, or a list of tokens and texts."""
     found = msgspec.json.decode(given)
     if isinstance(found, list) and not any(type(x) is int for x in found):
         most = exchange.service.options.max_inputs
@@ -323,13 +339,17 @@ def _prompts(given: Raw, exchange: Exchange) -> list[Any]:
     return [found]
 
 
-async def _tokens(model: TextModel, given: Any) -> list[int]:  # noqa: ANN401 any JSON
+async def _prompt_tokens(model: TextModel, given: Any) -> list[int]:  # noqa: ANN401 any JSON
     """The tokens of one prompt.
 
+    Args:
+        model: answers it.
+        given: a text, or a list of tokens and texts, or an object with one as ``prompt_string``.
+
     Raises:
-        RequestError: it is no text, no list of tokens and texts.
+        RequestError: it is none of these, or has a picture or a sound.
     """
-    words = model.tokenizer
+    tokenizer = model.tokenizer
     if isinstance(given, dict):
         if given.get("multimodal_data"):
             raise RequestError(400, "prompt: the model reads text alone", field="prompt")
@@ -343,18 +363,24 @@ async def _tokens(model: TextModel, given: Any) -> list[int]:  # noqa: ANN401 an
     ids: list[int] = []
     for i, part in enumerate(given):
         if isinstance(part, str):
-            first = i == 0
-            ids += words.encode_prompt(part) if first else words.encode(part, special=False)
+            begins = i == 0  # a text further on gets no token that begins a prompt
+            ids += (
+                tokenizer.encode_prompt(part) if begins else tokenizer.encode(part, special=False)
+            )
         else:
             ids.append(part)
     return await encode_prompt(model, ids, "prompt")
 
 
-def _biases(given: Any, model: TextModel) -> dict[int, float]:  # noqa: ANN401 any JSON
-    """Biases of tokens; a text gives those of all its tokens.
+def _token_biases(given: Any, model: TextModel) -> dict[int, float]:  # noqa: ANN401 any JSON
+    """Biases by token; that of a text counts for each of its tokens.
+
+    Args:
+        given: an object or a list of pairs, from a token or text to a number or false (never).
+        model: has the tokens.
 
     Raises:
-        RequestError: something is neither a token nor a text, or no number.
+        RequestError: a key is neither a token nor a text, or a value is no number and not false.
     """
     if not given:
         return {}
@@ -386,7 +412,7 @@ async def tokenize(exchange: Exchange) -> Response:
     """Give the tokens of a text, in llama-server's or in vLLM's form."""
     given = await exchange.read(Tokenize)
     model = await exchange.text_or_vector_model(given)
-    words = model.tokenizer
+    tokenizer = model.tokenizer
     vllm = given.content is None and (given.prompt is not None or given.messages is not None)
     if given.messages is not None:
         if not isinstance(model, TextModel):
@@ -400,35 +426,38 @@ async def tokenize(exchange: Exchange) -> Response:
         special = given.add_special_tokens if vllm else given.add_special
         literal = not given.parse_special
 
-        def make(text: str) -> list[int]:
-            return words.encode(text, special=special, literal=literal)
+        def encode_text(text: str) -> list[int]:
+            return tokenizer.encode(text, special=special, literal=literal)
 
-        ids = await encode(make, text)
+        ids = await encode(encode_text, text)
     if vllm:
         found = {"tokens": ids, "count": len(ids), "max_model_len": model.ctx}
         names = (
-            [words.pieces[x] if x >= 0 else "" for x in ids] if given.return_token_strs else None
+            [tokenizer.pieces[x] if x >= 0 else "" for x in ids]
+            if given.return_token_strs
+            else None
         )
         return as_json(found | {"token_strs": names if given.return_token_strs else None})
     if not given.with_pieces:
         return as_json({"tokens": ids})
-    return as_json({"tokens": [{"id": x, "piece": _piece(words.bytes_of(x))} for x in ids]})
+    return as_json({"tokens": [{"id": x, "piece": _piece(tokenizer.bytes_of(x))} for x in ids]})
 
 
 async def tokenizer_info(exchange: Exchange) -> Response:
     """Describe the vocabulary of a model (`?model=`), as vLLM does."""
     given = Tokenize(model=exchange.request.query_params.get("model"))
     model = await exchange.text_or_vector_model(given)
-    words = model.tokenizer
+    tokenizer = model.tokenizer
 
     def name(token: int | None) -> str | None:
-        return None if token is None else words.pieces[token]
+        return None if token is None else tokenizer.pieces[token]
 
     found: dict[str, Any] = {
-        "tokenizer_class": type(words).__name__, "vocab_size": len(words.pieces),
-        "model_max_length": model.ctx, "bos_token": name(words.bos), "eos_token": name(words.eos),
-        "end_tokens": sorted(words.pieces[x] for x in words.ends),
-        "additional_special_tokens": sorted(words.control_names()),
+        "tokenizer_class": type(tokenizer).__name__, "vocab_size": len(tokenizer.pieces),
+        "model_max_length": model.ctx, "bos_token": name(tokenizer.bos),
+        "eos_token": name(tokenizer.eos),
+        "end_tokens": sorted(tokenizer.pieces[x] for x in tokenizer.ends),
+        "additional_special_tokens": sorted(tokenizer.control_names()),
     }  # fmt: skip
     if isinstance(model, TextModel):
         found["chat_template"] = model.template.source
@@ -436,10 +465,12 @@ async def tokenizer_info(exchange: Exchange) -> Response:
 
 
 def _prompt_ending(given: Template | Tokenize) -> dict[str, Any]:
-    """Whether a prompt ends where the assistant's message begins, or within it.
+    """The arguments of `encode_chat` that say where a prompt ends.
+
+    It ends where a new message of the assistant begins, behind the last message, or within it.
 
     Raises:
-        RequestError: both are asked for.
+        RequestError: the request asks for a new message and for the last one to go on.
     """
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
     return {
@@ -449,6 +480,7 @@ def _prompt_ending(given: Template | Tokenize) -> dict[str, Any]:
 
 
 def _piece(spelt: bytes) -> str | list[int]:
+    """The text of a token's bytes; the bytes themselves if they are no whole characters."""
     try:
         return spelt.decode()
     except UnicodeDecodeError:
@@ -483,19 +515,19 @@ async def apply_template(exchange: Exchange) -> Response:
 # -- the server
 
 
-def _usual(exchange: Exchange) -> LlamaCompletion:
-    """A request with the defaults of the service."""
-    usual: dict[str, Any] = dict(exchange.service.defaults.of(LlamaCompletion))
-    usual["prompt"] = msgspec.Raw(b"null")
-    return LlamaCompletion(**usual)
+def _default_request(exchange: Exchange) -> LlamaCompletion:
+    """A request in which every field has the default of the service."""
+    fields: dict[str, Any] = dict(exchange.service.defaults.of(LlamaCompletion))
+    fields["prompt"] = msgspec.Raw(b"null")
+    return LlamaCompletion(**fields)
 
 
 async def properties(exchange: Exchange) -> Response:
     """Describe the model and the settings that a request has by default."""
-    given = _usual(exchange)
-    known = _without_use(exchange)
-    if known is not None:
-        return known
+    given = _default_request(exchange)
+    answer = _known_properties(exchange)
+    if answer is not None:
+        return answer
     model = await exchange.text_or_vector_model(given)
     entry = exchange.service.find(exchange.model or "")
     found: dict[str, Any] = {
@@ -507,26 +539,27 @@ async def properties(exchange: Exchange) -> Response:
     settings: dict[str, Any] = {"id": 0, "n_ctx": model.ctx, "is_processing": False}
     if isinstance(model, TextModel):
         settings["params"] = _settings(given, model, entry.name)
-        words = model.tokenizer
+        tokenizer = model.tokenizer
         found["chat_template"] = model.template.source
-        found["bos_token"] = "" if words.bos is None else words.pieces[words.bos]
-        found["eos_token"] = "" if words.eos is None else words.pieces[words.eos]
-    entry.told = {"default_generation_settings": settings, **found}
-    return as_json(entry.told)
+        found["bos_token"] = "" if tokenizer.bos is None else tokenizer.pieces[tokenizer.bos]
+        found["eos_token"] = "" if tokenizer.eos is None else tokenizer.pieces[tokenizer.eos]
+    entry.properties = {"default_generation_settings": settings, **found}
+    return as_json(entry.properties)
 
 
-def _without_use(exchange: Exchange) -> Response | None:
-    """What is known of a host's model without using it: a program that looks must not wake it.
+def _known_properties(exchange: Exchange) -> Response | None:
+    """The properties of a host's model as far as they are known without using the model.
 
-    None: the model has to be asked.
+    A program that only looks must not have an unloaded model loaded. None: the model has to be
+    asked, because it is loaded or about to be.
     """
     service = exchange.service
     entry = service.entries[0]
     if service.host is None:
         return None
     state = service.state_of(entry)
-    if state == "loaded" and entry.told is not None:
-        return as_json(entry.told)
+    if state == "loaded" and entry.properties is not None:
+        return as_json(entry.properties)
     if state != "unloaded":
         return None
     return as_json({
@@ -537,8 +570,8 @@ def _without_use(exchange: Exchange) -> Response | None:
 
 
 async def slots(exchange: Exchange) -> Response:
-    """Tell which slots are in use."""
-    given = _usual(exchange)
+    """Describe the slots: the first ones are in use, as many as there are running requests."""
+    given = _default_request(exchange)
     model = await exchange.text_model(given)
     active, every = model.engine.active, model.slots
     if active >= every and exchange.request.query_params.get("fail_on_no_slot"):
@@ -555,7 +588,8 @@ async def slots(exchange: Exchange) -> Response:
 async def adapters(exchange: Exchange) -> Response:
     """List the adapters of the first model (`?model=` for one of several) with their numbers.
 
-    The scale is 0, as for llama-server's ``--lora-init-without-apply``: requests choose them.
+    Their scale is 0, as llama-server's after ``--lora-init-without-apply``, because an adapter is
+    used only by the requests that name it.
     """
     service = exchange.service
     name = exchange.request.query_params.get("model")
@@ -570,7 +604,7 @@ async def adapters(exchange: Exchange) -> Response:
 
 
 def _file_of(given: Any) -> str:  # noqa: ANN401 a path, or a path and a scale
-    """The name of an adapter's file."""
+    """The name of an adapter's file, without its folder."""
     return Path(given[0] if isinstance(given, (tuple, list)) else given).name
 
 

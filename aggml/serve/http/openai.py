@@ -25,15 +25,15 @@ from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
     check_ending,
-    cut_of,
+    decode_prompt,
     effort_of,
     encode,
     encode_prompt,
     encode_texts,
     messages_of,
-    prompt_of,
-    prompts,
     sampling_options,
+    split_prompts,
+    tokens_to_keep,
     tools_of,
 )
 from aggml.serve.http.resuming import SoFar, so_far_of
@@ -174,20 +174,20 @@ class _OpenAI(Writer):
                 "index": index,
                 **self._content(choice),
                 "finish_reason": choice.reason,
-                "logprobs": self._told(choice, choice.told),
+                "logprobs": self._logprobs_of(choice, choice.told),
             }
             if self._given.return_token_ids:
                 one["token_ids"] = choice.ids
                 if not self.chat:
                     one["prompt_token_ids"] = choice.prompt_ids()
             if self._given.prompt_logprobs is not None and not self.chat:
-                one["prompt_logprobs"] = self._prompt_told(choice.group)
+                one["prompt_logprobs"] = self._prompt_logprobs(choice.group)
             found.append(one)
         answer = {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
         if self._given.return_token_ids and self.chat:
             answer["prompt_token_ids"] = self.choices[0].prompt_ids()
         if self._given.prompt_logprobs is not None and self.chat:
-            answer["prompt_logprobs"] = self._prompt_told(0)
+            answer["prompt_logprobs"] = self._prompt_logprobs(0)
         if self._given.timings_per_token:
             answer["timings"] = sum_of_timings(self.choices)
         return answer | self._verbose()
@@ -196,7 +196,7 @@ class _OpenAI(Writer):
         """The choices of which the client is told."""
         return self.choices
 
-    def _prompt_told(self, group: int) -> list[dict[str, Any] | None] | None:
+    def _prompt_logprobs(self, group: int) -> list[dict[str, Any] | None] | None:
         """How probable the tokens of a prompt were, as vLLM tells it."""
         first = next(x for x in self.choices if x.group == group)
         told = None if first.tokens is None else first.tokens.prompt_logprobs
@@ -242,7 +242,7 @@ class _OpenAI(Writer):
     ) -> bytes:
         one: dict[str, Any] = {
             "index": choice.index, **content, "finish_reason": reason,
-            "logprobs": self._told(choice, told) if told else None,
+            "logprobs": self._logprobs_of(choice, told) if told else None,
         }  # fmt: skip
         chunk = self._chunk([one]) | (more or {})
         if ids is not None and self._given.return_token_ids:
@@ -271,7 +271,7 @@ class _OpenAI(Writer):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         raise NotImplementedError
 
 
@@ -322,7 +322,7 @@ class _Completions(_OpenAI):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"text": ""}
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         by_id = self._given.return_tokens_as_token_ids
         return text_logprobs(told, by_id=by_id) if choice.tells else None
 
@@ -381,7 +381,7 @@ class _Chats(_OpenAI):
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"delta": delta}
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+    def _logprobs_of(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
         by_id = self._given.return_tokens_as_token_ids
         return chat_logprobs(told, by_id=by_id) if choice.tells else None
 
@@ -496,15 +496,15 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     limit = limit_of(given.max_tokens, model)
     check_least(given, limit)
     _check_stream(given)
-    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    cut = tokens_to_keep(given.truncate_prompt, model.ctx, limit)
     special = given.add_special_tokens
     ids = []
     if bytes(given.prompt) == b"null":
         ids.append(begin_text(model))
     else:
         most = exchange.service.options.max_inputs
-        for i, raw in enumerate(prompts(given.prompt, "prompt", most)):
-            prompt = prompt_of(raw, i, model.ctx if cut is None else 1 << 31, "prompt")
+        for i, raw in enumerate(split_prompts(given.prompt, "prompt", most)):
+            prompt = decode_prompt(raw, i, model.ctx if cut is None else 1 << 31, "prompt")
             if given.suffix:
                 prompt = await _gap(model, prompt, given.suffix)
             ids.append(await encode_prompt(model, prompt, "prompt", special=special, cut=cut))
@@ -681,7 +681,7 @@ async def chat(exchange: Exchange) -> Response:
     check_ending(given.add_generation_prompt, continued=given.continue_final_message)
     _check_stream(given)
     options |= chat_arguments(given)
-    cut = cut_of(given.truncate_prompt, model.ctx, limit)
+    cut = tokens_to_keep(given.truncate_prompt, model.ctx, limit)
     if cut is not None:
         options["truncate_prompt"] = cut
     messages = messages_of(given.messages, sees=model.sees)

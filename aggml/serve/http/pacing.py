@@ -52,7 +52,7 @@ class UnderWay:
         self.count = 0
         self._changed = anyio.Event()
 
-    def counted(self, app: ASGIApp) -> ASGIApp:
+    def wrap(self, app: ASGIApp) -> ASGIApp:
         """Wrap the application so that its POST requests and WebSockets are counted."""
 
         async def call(scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml.models import EncoderModel, EngineError, TextModel, ranked
+from aggml.models import EncoderModel, EngineError, TextModel, rank
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, as_json
 from aggml.serve.http.generating import encode, encode_texts
@@ -55,10 +55,10 @@ async def rerank(exchange: Exchange) -> Response:
             [
                 {"index": x.index, "score": x.score}
                 | ({"text": texts[x.index]} if given.return_text else {})
-                for x in ranked(scores.tolist(), given.top_n)
+                for x in rank(scores.tolist(), given.top_n)
             ]
         )
-    found = ranked(await _scores(exchange, model, given, pairs), given.top_n)
+    found = rank(await _scores(exchange, model, given, pairs), given.top_n)
     results: list[dict[str, object]] = []
     for one in found:
         result: dict[str, object] = {"index": one.index, "relevance_score": one.score}

@@ -582,7 +582,7 @@ class SpeechSession:
         assert settings.turns is not None
         rules, item = settings.turns, ""
 
-        def told_begin(start: float) -> None:
+        def report_begin(start: float) -> None:
             nonlocal item
             item = _new_id("item")
             at = round(1000 * (begin + start))
@@ -599,7 +599,7 @@ class SpeechSession:
                         _samples(detection.take, settings.form), settings.form.rate,
                         threshold=max(rules.threshold, 0.001), longest=LONGEST, shortest=SHORTEST,
                         silence=rules.silence_duration_ms / 1000,
-                        pad=rules.prefix_padding_ms / 1000, began=told_begin,
+                        pad=rules.prefix_padding_ms / 1000, began=report_begin,
                     )  # fmt: skip
                     await stack.enter_async_context(aclosing(spans))
                     async for span in spans:

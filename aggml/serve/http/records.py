@@ -52,7 +52,7 @@ class Recorded:
         status: int | None = None
         nbytes, begin = 0, time.perf_counter()
 
-        async def noted(message: Message) -> None:
+        async def note(message: Message) -> None:
             nonlocal status, nbytes
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -67,7 +67,7 @@ class Recorded:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, note)
         finally:
             self._tell(
                 {

@@ -267,7 +267,7 @@ class _Responses(Writer):
         if choice.content or not (choice.calls or choice.reasoning):
             item = _message(complete=ended)
             item["status"] = "completed" if ended else "incomplete"
-            item["content"] = [_output(choice.content, self._told(choice))]
+            item["content"] = [_output(choice.content, self._logprobs_of(choice))]
             output.append(item)
         for call in choice.calls:
             item = _call(call.id, call.name)
@@ -276,7 +276,7 @@ class _Responses(Writer):
         self._keep(answer)
         return answer
 
-    def _told(self, choice: Choice) -> list[dict[str, Any]]:
+    def _logprobs_of(self, choice: Choice) -> list[dict[str, Any]]:
         return chat_logprobs(choice.told)["content"] if self._logprobs else []
 
     # -- events

@@ -70,7 +70,7 @@ class Address:
         """The application, wrapped in `Recorded` if events are wanted."""
         return app if self.tell is None else Recorded(app, self.tell)
 
-    def listening(self, app: Starlette, url: str) -> None:
+    def report_listening(self, app: Starlette, url: str) -> None:
         """Report that requests are accepted."""
         if self.tell is not None:
             self.tell({"event": "listening", "url": url, "models": app.state.service.names})
@@ -116,7 +116,7 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
                     logging.getLogger("uvicorn.error").info(
                         "listening on %s", " and on ".join(urls)
                     )
-                where.listening(app, urls[0])
+                where.report_listening(app, urls[0])
 
     options = app.state.service.options
     server = Server(
@@ -172,7 +172,7 @@ async def run_hypercorn(app: Starlette, where: Address) -> int:
         async with anyio.create_task_group() as server:
             listens = partial(serve, where.app(app), config, shutdown_trigger=stop.wait)
             (url, *_) = await server.start(listens)
-            where.listening(app, url)
+            where.report_listening(app, url)
         tasks.cancel_scope.cancel()
     return 0
 
@@ -243,7 +243,7 @@ def run(options: Options, where: Address) -> int:
     app = application(options)
 
     async def main() -> int:
-        async with app.state.service.opened():
+        async with app.state.service.open():
             on = run_uvicorn if where.loop == "asyncio" else run_hypercorn
             return await on(app, where)
 

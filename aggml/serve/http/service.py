@@ -163,8 +163,9 @@ class ServedEntry:
         adapters: those that requests may choose, by name, as for `aggml.models.load`.
         of_file: its name if it has no alias: that of its file; None: an alias is the same.
         title: what its file calls it.
-        seen: `id` of the model that was prepared last.
-        told: what ``/props`` says of that model, so that asking again is no use of it.
+        prepared: `id` of the model that was prepared last; 0: none was.
+        properties: what ``/props`` answered for that model, so that the next such request need not
+            use the model; None: nobody has asked.
     """
 
     path: Path
@@ -175,8 +176,8 @@ class ServedEntry:
     adapters: Mapping[str, Any] = field(default_factory=dict)
     of_file: str | None = None
     title: str = ""
-    seen: int = 0
-    told: dict[str, Any] | None = None
+    prepared: int = 0
+    properties: dict[str, Any] | None = None
 
     @property
     def listed(self) -> list[str]:
@@ -220,7 +221,7 @@ class Service:
         self.metrics.show_ignored(self.ignored)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Service]:
+    async def open(self) -> AsyncIterator[Service]:
         """Load the models. At the end of the block requests under way have some time to end."""
         o = self.options
         async with AsyncExitStack() as stack:
@@ -269,7 +270,7 @@ class Service:
         progress = self.options.progress
         path = entry.path
 
-        def loaded(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if progress is not None:
                 progress(path, done, total)
 
@@ -278,7 +279,7 @@ class Service:
                 path,
                 on,
                 self.options.limits,
-                None if progress is None else loaded,
+                None if progress is None else report,
                 **_adapters(entry),
             )
         )
@@ -469,9 +470,9 @@ class Service:
         """A model of the host, loaded if it is not, until the end of the block."""
         assert self.host is not None
         async with self.host.use(entry.name) as model:
-            if entry.seen != id(model):
+            if entry.prepared != id(model):
                 await prepare(model, entry.path)
-                entry.seen, entry.told = id(model), None
+                entry.prepared, entry.properties = id(model), None
                 self._know(entry, model)
             yield model
 

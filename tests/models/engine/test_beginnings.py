@@ -294,7 +294,7 @@ class Lost:
     def exception(self) -> Exception:
         return OSError("lost")
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         await anyio.lowlevel.checkpoint()
 
 

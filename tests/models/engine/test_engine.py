@@ -469,7 +469,7 @@ def test_a_chunk_of_several_prompts_writes_rows_of_several_slots() -> None:
     pieces = [Piece([7, 8, 9], first=2, slot=1, at=64), Piece([4, 5], first=0, slot=0, at=0)]
     laid = Chunk.of(pieces, 6, ctx=256, staging=512, rows=256)
     group = Group(laid.ids, laid.positions, laid.rows, 2, 256)
-    assert Batch((group,), None, laid.staged[0]).written(256) == [
+    assert Batch((group,), None, laid.staged[0]).written_rows(256) == [
         (1, 2, 3), (0, 0, 2), (2, 255, 1), (2, 66, 3), (2, 0, 2), (2, 255, 1)
     ]  # fmt: skip
 

@@ -101,7 +101,7 @@ class Machine:
         return RequestView(
             job.number, job.priority, self.shares.since(standing(job), job.queued), job.pages,
             max(1, job.prompt + job.answer - job.computed), job.caller,
-            self.shares.served(job.caller), job.waited, job.computed,
+            self.shares.served_tokens(job.caller), job.waited, job.computed,
         )  # fmt: skip
 
     @property
@@ -434,13 +434,13 @@ def test_a_caller_that_comes_back_has_saved_nothing_and_lost_nothing() -> None:
     shares.charge("b", 300)
     shares.leave("b")
     shares.enter("b")
-    assert shares.served("b") == 300
+    assert shares.served_tokens("b") == 300
     shares.enter("c")
-    assert shares.served("c") == 200  # the mean of those that are there
+    assert shares.served_tokens("c") == 200  # the mean of those that are there
     shares.leave("a")
     shares.charge("c", 1000)
     shares.enter("a")
-    assert shares.served("a") == 750
+    assert shares.served_tokens("a") == 750
 
 
 def test_only_so_many_callers_are_remembered() -> None:
@@ -454,7 +454,7 @@ def test_only_so_many_callers_are_remembered() -> None:
     assert len(shares._gone) <= GONE
     shares.charge("always", 1000)
     shares.enter(1)
-    assert shares.served(1) == 1000
+    assert shares.served_tokens(1) == 1000
 
 
 def test_threads_that_enter_and_leave_at_a_time_lose_no_count() -> None:

@@ -37,7 +37,7 @@ async def steps(engine: Engine, n: int) -> None:
     while engine.counters.steps < until:
         engine.turn()
         if not await engine._build() and engine._flights:
-            await engine._flights[0].future.settled()
+            await engine._flights[0].future.wait_until_done()
         await anyio.lowlevel.checkpoint()
         turns += 1
         assert turns < 100_000, engine

@@ -43,10 +43,14 @@ def of_pages(pages: int, own: int, seed: int) -> TextRequest:
 )
 def test_whole_steps_of_the_common_tokens_are_read_once(pages: int, shared: int) -> None:
     requests = [of_pages(pages, own, 1 + own) for own in (0, 3, 40)]
-    assert steps.shared_by(requests) == steps.shared_by(requests[::-1]) == pages * PAGE
-    assert steps._read_once(steps.shared_by(requests)) == shared
-    assert steps.shared_by(requests[:1]) == 0
-    assert steps.shared_by([*requests, of_pages(0, 600, 9)]) == 0
+    assert (
+        steps.shared_prefix_length(requests)
+        == steps.shared_prefix_length(requests[::-1])
+        == pages * PAGE
+    )
+    assert steps._read_once(steps.shared_prefix_length(requests)) == shared
+    assert steps.shared_prefix_length(requests[:1]) == 0
+    assert steps.shared_prefix_length([*requests, of_pages(0, 600, 9)]) == 0
 
 
 def have_come(engine: Engine, n: int) -> bool:

@@ -832,10 +832,10 @@ async def test_the_last_positions_of_a_context_can_be_guessed(
 def known_costs() -> StepCosts:
     costs = StepCosts()
     for _ in range(5):
-        costs.measured(1, 1, 0.010)
-        costs.measured(1, 4, 0.012)
-        costs.measured(1, 8, 0.017)
-        costs.measured(1, 16, 0.030)
+        costs.record_step(1, 1, 0.010)
+        costs.record_step(1, 4, 0.012)
+        costs.record_step(1, 8, 0.017)
+        costs.record_step(1, 16, 0.030)
     return costs
 
 
@@ -852,15 +852,15 @@ def test_the_width_of_a_step_is_that_with_the_most_tokens_a_second(
 def test_a_sequence_without_a_draft_does_not_wait_for_those_of_the_others() -> None:
     costs, chances = StepCosts(), [0.98 ** (i + 1) for i in range(15)]
     for _ in range(5):
-        costs.measured(4, 1, 0.010)
-        costs.measured(4, 4, 0.027)
-        costs.measured(4, 8, 0.060)
-        costs.measured(4, 16, 0.120)
+        costs.record_step(4, 1, 0.010)
+        costs.record_step(4, 4, 0.027)
+        costs.record_step(4, 8, 0.060)
+        costs.record_step(4, 16, 0.120)
     assert best_width([chances] * 4, 4, 4, costs) == 4
     assert best_width([chances] * 3, 4, 4, costs) == 1  # its pace would be a third of what it was
     assert best_width([chances] * 3, 3, 4, costs) == 4
     for _ in range(50):
-        costs.measured(4, 4, 0.015)
+        costs.record_step(4, 4, 0.015)
     assert best_width([chances] * 3, 4, 4, costs) == 4
 
 
@@ -899,10 +899,10 @@ def test_nothing_is_guessed_before_a_step_was_measured() -> None:
 def test_a_time_that_was_measured_long_ago_is_tried_again() -> None:
     costs = known_costs()
     for _ in range(5):
-        costs.measured(1, 4, 1.0)
+        costs.record_step(1, 4, 1.0)
     before = costs.of(1, 4)
     for _ in range(3000):
-        costs.measured(1, 1, 0.010)
+        costs.record_step(1, 1, 0.010)
     after = costs.of(1, 4)
     assert before is not None
     assert after is not None
@@ -911,11 +911,11 @@ def test_a_time_that_was_measured_long_ago_is_tried_again() -> None:
 
 def test_a_step_that_was_not_measured_is_taken_to_be_no_faster_than_what_was() -> None:
     costs = StepCosts()
-    costs.measured(4, 1, 0.010)
+    costs.record_step(4, 1, 0.010)
     optimistic = costs.of(4, 8)
     costs.prompt = 0.002
     by_prompts = costs.of(4, 8)
-    costs.measured(4, 4, 0.060)
+    costs.record_step(4, 4, 0.060)
     by_others = costs.of(4, 8)
     assert optimistic is not None
     assert by_prompts is not None
@@ -965,7 +965,7 @@ def test_n_grams_expect_what_mostly_followed_in_other_sequences() -> None:
     for _ in range(9):  # what is said now takes the place of what was said before
         ngrams(table).follow([1, 2, 3, 40])
     assert other.follow([1, 2, 3, 30, 1, 2, 3])
-    assert table.expected([1, 2, 3]) is not None
+    assert table.predict([1, 2, 3]) is not None
     assert ngrams(table).draft([1, 2, 3], 1) == []  # it has not read them
     last = ngrams(table)
     last.follow([1, 2, 3])
@@ -978,9 +978,9 @@ def test_a_table_of_n_grams_forgets_and_does_not_grow() -> None:
         table.learn([draws.randrange(100) for _ in range(4)], draws.randrange(100))
         table.learn([1, 2, 3, 4], 5)  # met all the time
         assert len(table) <= 2 * (50 + 3)
-    assert table.expected([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
+    assert table.predict([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
     table.learn([1, 2, 3, 4], -7)  # a picture is no token of an answer
-    assert table.expected([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
+    assert table.predict([1, 2, 3, 4]) == (5, len(NGRAM_PRIORS) - 1)
 
 
 @given(

@@ -122,7 +122,7 @@ async def settle(engine: Engine) -> None:
     """Let the engine take note of its last steps, then look that nothing is left."""
     for _ in range(8):
         for flight in list(engine._flights):
-            await flight.future.settled()
+            await flight.future.wait_until_done()
         engine.turn()
     assert not engine._flights
     assert not engine._waiting

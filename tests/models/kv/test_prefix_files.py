@@ -385,7 +385,7 @@ async def test_a_cancelled_fetch_leaves_nothing_half_read(
     pending = stored.pending(tokens)
     assert pending is not None
     may.set()
-    await pending.settled()
+    await pending.wait_until_done()
     await stored.flush()
     assert await check(fake, stored, tokens) == 3 * PAGE
 

@@ -419,7 +419,7 @@ async def test_a_restored_beginning_gives_the_tokens_that_computing_gives(
         stored.keep(processed, 0, states=True)
         pending = stored.pending(turn)
         if pending is not None:
-            await pending.settled()
+            await pending.wait_until_done()
         n = 156 if decoder.has_states else 128
         assert stored.match(turn) == n
         assert stored.restore(turn, 2) == n

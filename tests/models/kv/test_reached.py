@@ -31,6 +31,6 @@ class Write:
 def test_a_write_that_ends_between_two_looks_is_no_step(looks: int) -> None:
     reached = Reached(1, StateRows(1, Rewind()))
     writes: Any = [Write(looks)]
-    reached.loaded(0, 64, writes)
+    reached.record_load(0, 64, writes)
     for _ in range(4):
         reached.expect(0, 64)

@@ -31,7 +31,7 @@ KINDS = [ROWS, "gemma3", "deepseek2", "mamba2", "rwkv7", "qwen3next", "granitehy
 async def whole(decoder: PagedDecoder, slot: int, n: int) -> Snapshot:
     """A good snapshot of the first ``n`` positions of a slot, states included."""
     snapshot = decoder.save(slot, 0, n, states=True)
-    await snapshot.settled()
+    await snapshot.wait_until_done()
     assert snapshot.good
     return snapshot
 
@@ -102,7 +102,7 @@ async def test_reads_come_behind_the_steps_queued_so_far_and_before_later_ones(
             assert snapshot.failed is None
             with pytest.raises(aggml.InvalidState, match="wait until it is done"):
                 decoder.load(2, snapshot)
-        await snapshot.settled()
+        await snapshot.wait_until_done()
         decoder.load(2, snapshot)
         assert await contents(decoder, 2, 100) == wanted
 
@@ -122,8 +122,8 @@ async def test_an_aborted_step_spoils_snapshots_of_its_positions_and_no_others(
             spoiled = decoder.save(0, 0, 101, states=True)
             rows = decoder.save(0, 0, 100)  # the step does not write these
             other = decoder.save(1, 0, 100, states=True)
-        await spoiled.settled()
-        await other.settled()
+        await spoiled.wait_until_done()
+        await other.wait_until_done()
         assert isinstance(spoiled.failed, aggml.Aborted)
         assert spoiled.part(0, 10).failed is spoiled.failed
         assert before.good
@@ -186,7 +186,7 @@ async def test_a_failing_transfer_is_told_and_never_used(tmp_path: Path, which: 
         await decoder.prefill(0, prompt(70))
         device.fail_at(which + 1, "transfer")
         snapshot = decoder.save(0, 0, 70)
-        await snapshot.settled()
+        await snapshot.wait_until_done()
         assert isinstance(snapshot.failed, aggml.AggmlError)
         with pytest.raises(aggml.InvalidState, match="cannot be used"):
             decoder.load(1, snapshot)
@@ -204,7 +204,7 @@ async def test_a_step_that_fails_on_the_device_spoils_what_is_saved_behind_it(
             device.fail_at(0, "compute")
             step = await queue_one(decoder, 70, 1)
             snapshot = decoder.save(0, 0, 71, states=True)
-        await snapshot.settled()
+        await snapshot.wait_until_done()
         assert isinstance(step.exception(), aggml.AggmlError)
         assert snapshot.failed is not None
         with pytest.raises(aggml.InvalidState):
@@ -225,7 +225,7 @@ async def test_memory_is_given_back_only_after_it_was_read(tmp_path: Path) -> No
             assert not engine._give_back()
             assert len(engine._give_backs) == parts
         while decoder.is_moving:
-            await decoder.moved()
+            await decoder.wait_for_transfer()
         assert snapshot.good
         while not engine._give_back():
             assert not decoder.is_moving
@@ -240,7 +240,7 @@ async def test_snapshots_outlive_the_model(tmp_path: Path) -> None:
         with decoder.site.host.stream.hold():
             snapshot = decoder.save(0, 0, 9, states=True)
             decoder.close()
-        await snapshot.settled()
+        await snapshot.wait_until_done()
         assert [piece.tobytes() for piece in snapshot.pieces()] == wanted
 
 

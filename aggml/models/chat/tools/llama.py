@@ -1,4 +1,4 @@
-"""Calls of Llama 3 and those like it: JSON as the whole answer, or a call as in Python.
+"""Calls of Llama 3 and models like it: JSON as the whole answer, or a call as in Python.
 
 Not here: Llama 4 (pythonic.py).
 """
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Llama"]
 
-#: The functions that Llama knows itself: ``brave_search.call(query="...")``.
-_OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.(?:c(?:a(?:l(?:l\(?)?)?)?)?)?")
+#: A call of one of the tools that Llama was trained with, as ``brave_search.call(query="...")``, up
+#: to its bracket, or the beginning of that if more text may come.
+_BUILT_IN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.(?:c(?:a(?:l(?:l\(?)?)?)?)?)?")
 
 
 class Llama(JsonFormat):
-    """A call after a mark that may be missing."""
+    """Calls after a mark, which the model may leave out."""
 
     name = "llama"
     signs: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -35,13 +36,13 @@ class Llama(JsonFormat):
     key: ClassVar[str] = "parameters"
 
     def read(self, text: str, tools: Mapping[str, Tool], *, final: bool) -> Section:
-        """JSON, several after semicolons; or a function of its own as in Python."""
+        """Read calls as JSON with semicolons between, or one of a built-in tool as in Python."""
         mark = self.begins[0]
         at = skip(text, len(mark) if text.startswith(mark) else 0)
         if at >= len(text):
             return Section(is_bad=final)
         if text[at] != "{":
-            return self._own(text, at, final=final)
+            return self._read_built_in(text, at, final=final)
         found = Section()
         while True:
             one = self._read_marked(text, at, final=final)
@@ -61,8 +62,8 @@ class Llama(JsonFormat):
                 found.end = one.end if final else None
                 return found
 
-    def _own(self, text: str, at: int, *, final: bool) -> Section:
-        found = _OWN.match(text, at)
+    def _read_built_in(self, text: str, at: int, *, final: bool) -> Section:
+        found = _BUILT_IN.match(text, at)
         if found is None or (found.end() < len(text) and not found[0].endswith("(")):
             return Section(is_bad=True)
         end = end_of_call(text, at)
