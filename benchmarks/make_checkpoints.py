@@ -61,6 +61,23 @@ LATENT: Final = {
     "v_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1,
     "num_key_value_heads": 4, "num_hidden_layers": 3,
 }  # fmt: skip
+#: Layers that see all positions, and others that see a window.
+_TWO_KINDS: Final = {
+    **EXPERTS, "head_dim": 16, "num_hidden_layers": 5, "sliding_window": 12,
+    "layer_types": [f"{'sliding' if i % 4 else 'full'}_attention" for i in range(5)],
+}  # fmt: skip
+_GRANITE: Final = {
+    "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0625,
+}  # fmt: skip
+_JAMBA: Final = {
+    "num_hidden_layers": 4, "attn_layer_period": 3, "attn_layer_offset": 1, "intermediate_size": 64,
+    "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 16, "mamba_dt_rank": 8,
+}  # fmt: skip
+_SHORT: Final = {
+    "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
 SCAN: Final = {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2}
 HYBRID: Final = {
     "layer_types": ["mamba", "attention", "mamba"], "num_hidden_layers": 3, "mamba_n_heads": 4,
@@ -124,8 +141,7 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "phi3-short": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 512}),
     "gpt-oss": ("gpt_oss", {**EXPERTS, "sliding_window": 12, "head_dim": 32,
                             "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
-    "granite": ("granite", {"embedding_multiplier": 12.0, "logits_scaling": 8.0,
-                            "residual_multiplier": 0.22, "attention_multiplier": 0.0625}),
+    "granite": ("granite", _GRANITE),
     "granitemoe": ("granitemoe", {**EXPERTS, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
                                   "residual_multiplier": 0.3, "attention_multiplier": 0.1}),
     "granitemoeshared": ("granitemoeshared", {**EXPERTS, "shared_intermediate_size": 64}),
@@ -267,6 +283,12 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "mup_enabled": True, "route_scale": 1.5, "num_dense_layers": 2}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "granite_swa": ("granite_swa", {
+        **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12,
+        "layer_rope_theta": [0.0, 10000.0, 10000.0, 10000.0, 0.0]}),
+    "granite_swa-experts": ("granitemoe_swa", {
+        **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12, "intermediate_size": 32,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),

@@ -72,6 +72,18 @@ _YARN: Final[dict[str, Any]] = {
 }
 
 
+_STRETCHED: Final[dict[str, Any]] = {
+    "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+}  # fmt: skip
+#: Of laguna: layers with a window have more heads of queries.
+_SIX_HEADS: Final[Shapes] = {
+    "attn_q.weight": (6 * HEAD, WIDTH),
+    "attn_gate.weight": (6, WIDTH),
+    "attn_output.weight": (WIDTH, 6 * HEAD),
+}
+
+
 def _gemma4(layers: int, metadata: dict[str, Any], more: Shapes, whole: Shapes) -> Layout:
     """The layers 2 and 4 see all positions, and have longer heads."""
     far = [i in (2, 4) for i in range(layers)]

@@ -174,6 +174,8 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("granitehybrid", "attention.head_count_kv", [0, 2, 0, 0]),
     ("glm4moe-normed", "block_count", 6), ("glm4moe-normed", "nextn_predict_layers", 0),
     ("qwen35-ahead", "block_count", 8),
+    ("granite_swa", "attention.rope_pattern", [True, False]),
+    ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
 ]  # fmt: skip
 
 

@@ -425,9 +425,15 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
-        if case in ("deepseek", "internlm2", "minicpm") and part in ("attn_q", "attn_k"):
-            heads = layout.HEADS if part == "attn_q" else layout.KV_HEADS
-            values = _on_halves(values, heads)
+        neighbours = ("bailingmoe", "deci", "deepseek", "internlm2", "minicpm")
+        if case in neighbours and part in ("attn_q", "attn_k"):
+            values = _on_halves(values, len(values) // layout.HEAD)
+        if case == "bailingmoe" and part in ("attn_q", "attn_k", "attn_v"):
+            parts[layer, part] = values
+            continue
+        if case == "deci" and (part, layer) == ("attn_output", "3"):  # instead of attention
+            found["model.layers.3.self_attn.linear_attn.weight"] = values
+            continue
         if case == "internlm2" and part in ("attn_q", "attn_k", "attn_v"):
             parts[layer, part] = values.reshape(layout.KV_HEADS, -1, values.shape[1])
             continue
@@ -440,6 +446,10 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
             found[to] = values
     for layer in {layer for layer, _ in parts}:  # each head of keys behind its queries
         each = [parts[layer, f"attn_{x}"] for x in "qkv"]
+        if case == "bailingmoe":
+            to = f"{prefix.format(i=layer)}attention.query_key_value.weight"
+            found[to] = np.concatenate(each)
+            continue
         found[f"{prefix.format(i=layer)}attention.wqkv.weight"] = np.concatenate(each, 1).reshape(
             -1, layout.WIDTH
         )
