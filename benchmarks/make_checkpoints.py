@@ -289,6 +289,14 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "granite_swa-experts": ("granitemoe_swa", {
         **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12, "intermediate_size": 32,
         "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48}),
+    "laguna": ("laguna", {
+        **_TWO_KINDS, "num_attention_heads_per_layer": [4, 6, 6, 6, 4],
+        "moe_routed_scaling_factor": 2.5, "rope_parameters": {
+            "full_attention": {**_YARN, "original_max_position_embeddings": 16,
+                               "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}}}),
+    "laguna-elements": ("laguna", {
+        **EXPERTS, "num_hidden_layers": 3, "head_dim": 16, "gating": "per-element"}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),

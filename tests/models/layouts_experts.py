@@ -259,6 +259,30 @@ LAYOUTS: Final = {
         {**_ROUTED, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
         layers=5, single=_FIRST,
     ),
+    "laguna": Layout(
+        "laguna", {**_NETS, **HEAD_NORMS, "attn_gate.weight": (HEADS, WIDTH)}, OUTPUT,
+        {
+            **_ROUTED, **_STRETCHED, "attention.sliding_window": WINDOW,
+            "attention.head_count": [4, 6, 6, 6, 4], "attention.key_length": HEAD,
+            "attention.value_length": HEAD, "rope.dimension_count": HEAD // 2,
+            "rope.dimension_count_swa": HEAD, "rope.freq_base_swa": 5000.0,
+            "expert_shared_feed_forward_length": INNER,
+        },
+        layers=5, single={0: _DENSE, **dict.fromkeys((1, 2, 3), _SIX_HEADS)},
+    ),
+    "laguna-without-windows": Layout(
+        "laguna",
+        {
+            **EXPERTS, **_SHARED_SMALL, **HEAD_NORMS, "exp_probs_b.bias": (N_EXPERTS,),
+            "attn_gate.weight": (WIDTH, WIDTH),
+        },
+        OUTPUT,
+        {
+            **_ROUTED, **_STRETCHED, "expert_shared_feed_forward_length": INNER_OF_EXPERT,
+            "leading_dense_block_count": 2,
+        },
+        single=dict.fromkeys((0, 1), _DENSE),
+    ),
     "apertus": Layout(
         "apertus", {**HEAD_NORMS, "ffn_gate.weight": None},
         {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},

@@ -176,6 +176,7 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("qwen35-ahead", "block_count", 8),
     ("granite_swa", "attention.rope_pattern", [True, False]),
     ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
+    ("laguna", "rope.dimension_count_swa", 7), ("laguna", "attention.head_count", [4, 5, 6, 6, 4]),
 ]  # fmt: skip
 
 
