@@ -27,10 +27,10 @@ TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 FOLLOWED: Final = 24  # greedy tokens that are compared
 #: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
 #: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures, and of
-#: phimoe neither the norms nor the weights of experts.
+#: phimoe neither the norms nor the weights of experts. Of mellum it takes one base of positions.
 OTHERWISE: Final = (
     "phimoe", "phimoe-short", "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window",
-    "starcoder2-window",
+    "starcoder2-window", "mellum-two-bases",
 )  # fmt: skip
 #: Cases that llama.cpp cannot read: its sizes of gemma3n's thin maps and embeddings are fixed.
 UNREAD: Final = ("gemma3n", "gemma3n-active")
@@ -283,6 +283,12 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "mup_enabled": True, "route_scale": 1.5, "num_dense_layers": 2}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "mellum": ("mellum", {**_TWO_KINDS, "rope_parameters": {
+        "full_attention": {**_YARN, "original_max_position_embeddings": 16},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    "mellum-two-bases": ("mellum", {**_TWO_KINDS, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
     "granite_swa": ("granite_swa", {
         **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12,
         "layer_rope_theta": [0.0, 10000.0, 10000.0, 10000.0, 0.0]}),

@@ -259,6 +259,11 @@ LAYOUTS: Final = {
         {**_ROUTED, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
         layers=5, single=_FIRST,
     ),
+    "mellum": Layout(
+        "mellum", {**EXPERTS, **HEAD_NORMS}, OUTPUT,
+        {**OF_EXPERTS, **_STRETCHED, "attention.sliding_window": WINDOW},
+        layers=5,
+    ),
     "laguna": Layout(
         "laguna", {**_NETS, **HEAD_NORMS, "attn_gate.weight": (HEADS, WIDTH)}, OUTPUT,
         {
