@@ -283,6 +283,7 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "mup_enabled": True, "route_scale": 1.5, "num_dense_layers": 2}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "chatglm": ("glm", {"head_dim": 16}),
     "mellum": ("mellum", {**_TWO_KINDS, "rope_parameters": {
         "full_attention": {**_YARN, "original_max_position_embeddings": 16},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),

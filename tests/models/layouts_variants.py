@@ -129,6 +129,14 @@ LAYOUTS: Final = {
         "gpt2", {**_CENTRED, **_UNGATED, **_JOINED},
         {**_LAST, "position_embd.weight": (512, WIDTH)}, _EPS,
     ),
+    "chatglm": Layout(
+        "chatglm", {**QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT, {"rope.dimension_count": HEAD // 2},
+    ),
+    "chatglm-joined-qkv": Layout(
+        "chatglm", {**_JOINED, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT, {"rope.dimension_count": HEAD // 2},
+    ),
     "granite_swa": Layout(
         "granite_swa", {"attn_sinks.weight": (HEADS,)}, OUTPUT,
         {**_HYBRID, **_NEAR, "attention.rope_pattern": [False, True, True, True]},
