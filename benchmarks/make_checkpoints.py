@@ -304,6 +304,8 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}}}),
     "laguna-elements": ("laguna", {
         **EXPERTS, "num_hidden_layers": 3, "head_dim": 16, "gating": "per-element"}),
+    "jamba": ("jamba", {**_JAMBA, "num_experts": 8, "num_experts_per_tok": 2}),
+    "jamba-dense": ("jamba", {**_JAMBA, "num_experts": 1, "num_experts_per_tok": 1}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),

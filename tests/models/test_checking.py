@@ -177,6 +177,7 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("granite_swa", "attention.rope_pattern", [True, False]),
     ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
     ("laguna", "rope.dimension_count_swa", 7), ("laguna", "attention.head_count", [4, 5, 6, 6, 4]),
+    ("jamba", "attention.head_count_kv", [0, 2]),
 ]  # fmt: skip
 
 
