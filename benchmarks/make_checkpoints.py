@@ -306,6 +306,10 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         **EXPERTS, "num_hidden_layers": 3, "head_dim": 16, "gating": "per-element"}),
     "jamba": ("jamba", {**_JAMBA, "num_experts": 8, "num_experts_per_tok": 2}),
     "jamba-dense": ("jamba", {**_JAMBA, "num_experts": 1, "num_experts_per_tok": 1}),
+    "minicpm3": ("minicpm3", {**_SHORT}),
+    "minicpm3-long": ("minicpm3", {**_SHORT, "rope_parameters": {
+        **_LONG, "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 2.0, 2.5],
+        "original_max_position_embeddings": 512}}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),

@@ -177,7 +177,7 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("granite_swa", "attention.rope_pattern", [True, False]),
     ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
     ("laguna", "rope.dimension_count_swa", 7), ("laguna", "attention.head_count", [4, 5, 6, 6, 4]),
-    ("jamba", "attention.head_count_kv", [0, 2]),
+    ("jamba", "attention.head_count_kv", [0, 2]), ("minicpm3", "rope.dimension_count", 24),
 ]  # fmt: skip
 
 
@@ -293,7 +293,7 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
     heads = {x for x in forms if x.startswith("cls")}
     assert there <= set(forms)
     long = (
-        {"rope_factors_short.weight"} if layout in ("phi3", "minicpm-long") else set()
+        {"rope_factors_short.weight"} if layout in ("phi3", "minicpm-long", "minicpm3") else set()
     )  # of shorter contexts
     unused = {"output.weight"} - read
     first = {x for x in file.tensors if x.startswith("blk.0.time_mix_v") and x[16] in "012"}
