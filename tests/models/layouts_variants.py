@@ -129,6 +129,15 @@ LAYOUTS: Final = {
         "gpt2", {**_CENTRED, **_UNGATED, **_JOINED},
         {**_LAST, "position_embd.weight": (512, WIDTH)}, _EPS,
     ),
+    "starcoder": Layout(
+        "starcoder",
+        {
+            **_CENTRED, **_UNGATED, **_JOINED, "attn_qkv.weight": (WIDTH + 2 * HEAD, WIDTH),
+            "attn_qkv.bias": (WIDTH + 2 * HEAD,),
+        },
+        {**OUTPUT, **_LAST, "position_embd.weight": (512, WIDTH)},
+        {**_EPS, "attention.head_count_kv": 1},
+    ),
     "chatglm": Layout(
         "chatglm", {**QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
         OUTPUT, {"rope.dimension_count": HEAD // 2},
