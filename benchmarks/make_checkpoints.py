@@ -286,6 +286,7 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "chatglm": ("glm", {"head_dim": 16}),
     "starcoder": ("gpt_bigcode", {"n_inner": 96, "n_embd": 64, "n_layer": 3, "n_head": 4,
                                   "n_positions": 512}),
+    "jais2": ("jais2", {}),
     "mellum": ("mellum", {**_TWO_KINDS, "rope_parameters": {
         "full_attention": {**_YARN, "original_max_position_embeddings": 16},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),

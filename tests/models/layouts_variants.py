@@ -138,6 +138,9 @@ LAYOUTS: Final = {
         {**OUTPUT, **_LAST, "position_embd.weight": (512, WIDTH)},
         {**_EPS, "attention.head_count_kv": 1},
     ),
+    "jais2": Layout(
+        "jais2", {**_CENTRED, **_UNGATED, **QKV_BIAS}, {**OUTPUT, **_LAST}, _EPS
+    ),
     "chatglm": Layout(
         "chatglm", {**QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
         OUTPUT, {"rope.dimension_count": HEAD // 2},
