@@ -259,6 +259,13 @@ LAYOUTS: Final = {
         {**_ROUTED, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
         layers=5, single=_FIRST,
     ),
+    "bailingmoe": Layout(
+        "bailingmoe", {**EXPERTS, **SHARED}, OUTPUT,
+        {**OF_EXPERTS, "expert_shared_count": INNER // INNER_OF_EXPERT,
+         "expert_weights_norm": True, "expert_weights_scale": 1.0,
+         "leading_dense_block_count": 0, "rope.dimension_count": HEAD},
+        layers=5,
+    ),
     "mellum": Layout(
         "mellum", {**EXPERTS, **HEAD_NORMS}, OUTPUT,
         {**OF_EXPERTS, **_STRETCHED, "attention.sliding_window": WINDOW},

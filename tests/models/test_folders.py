@@ -320,6 +320,23 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "bailingmoe": (
+        {
+            **_SIZES, "model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"],
+            "num_hidden_layers": 5, "num_experts": 8, "num_experts_per_tok": 2,
+            "num_shared_experts": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 0,
+            "norm_topk_prob": True, "use_bias": False, "use_qkv_bias": False, "norm_head": False,
+            "norm_softmax": False, "rope_scaling": None, "output_dropout": 0.0,
+            "embedding_dropout": 0.0, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, "token_embd": "model.word_embeddings", "attn_output": "attention.dense",
+            "ffn_gate_inp": "mlp.gate",
+            **{f"ffn_{x}_exps": f"mlp.experts.{{e}}.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
+        },
+    ),
     "deepseek": (
         {
             **_SIZES, "model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
