@@ -149,6 +149,9 @@ LAYOUTS: Final = {
         "chatglm", {**_JOINED, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
         OUTPUT, {"rope.dimension_count": HEAD // 2},
     ),
+    "pangu-embedded": Layout(
+        "pangu-embedded", {**QKV_BIAS, "attn_output.bias": (WIDTH,)}, OUTPUT
+    ),
     "granite_swa": Layout(
         "granite_swa", {"attn_sinks.weight": (HEADS,)}, OUTPUT,
         {**_HYBRID, **_NEAR, "attention.rope_pattern": [False, True, True, True]},

@@ -337,6 +337,15 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "pangu-embedded": (
+        {
+            **_SIZES, "model_type": "PanguEmbedded",
+            "architectures": ["PanguEmbeddedForCausalLM"], "num_hidden_layers": 4, "bias": True,
+            "attention_dropout": 0.0, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
     "deepseek": (
         {
             **_SIZES, "model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
