@@ -152,6 +152,20 @@ LAYOUTS: Final = {
     "pangu-embedded": Layout(
         "pangu-embedded", {**QKV_BIAS, "attn_output.bias": (WIDTH,)}, OUTPUT
     ),
+    "deci": Layout(
+        "deci", _net(256), OUTPUT,
+        {
+            "attention.head_count": [4, 4, 0, 4, 4], "attention.head_count_kv": [2, 1, 0, 0, 4],
+            "attention.key_length": HEAD, "attention.value_length": HEAD,
+            "feed_forward_length": [256, 512, 256, 256, 512],
+        },
+        layers=5,
+        single={
+            1: {**_of_heads(1), **_net(512)}, 2: dict.fromkeys(_ATTENTION),
+            3: dict.fromkeys(x for x in _ATTENTION if x[5] in "qkv"),
+            4: {**_of_heads(4), **_net(512)},
+        },
+    ),
     "granite_swa": Layout(
         "granite_swa", {"attn_sinks.weight": (HEADS,)}, OUTPUT,
         {**_HYBRID, **_NEAR, "attention.rope_pattern": [False, True, True, True]},

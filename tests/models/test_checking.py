@@ -178,6 +178,8 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
     ("laguna", "rope.dimension_count_swa", 7), ("laguna", "attention.head_count", [4, 5, 6, 6, 4]),
     ("jamba", "attention.head_count_kv", [0, 2]), ("minicpm3", "rope.dimension_count", 24),
+    ("deci", "attention.head_count_kv", [2, 3, 0, 0, 4]),
+    ("deci", "feed_forward_length", [256, 0, 256, 256, 512]),
 ]  # fmt: skip
 
 

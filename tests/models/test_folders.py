@@ -346,6 +346,28 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
         "model.layers.{i}.",
         {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
     ),
+    "deci": (
+        {
+            **{x: y for x, y in _SIZES.items() if x[:3] != "int"}, "model_type": "nemotron-nas",
+            "architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 5,
+            "num_key_value_heads": None, "intermediate_size": None, "attention_bias": False,
+            "mlp_bias": False, "tie_word_embeddings": False,
+            "block_configs": [
+                {"attention": {"n_heads_in_group": 2, "no_op": False, "sparsify": None},
+                 "ffn": {"ffn_mult": 6.0, "no_op": False}},
+                {"attention": {"n_heads_in_group": 4, "no_op": False},
+                 "ffn": {"ffn_mult": 12.0, "no_op": False}},
+                {"attention": {"n_heads_in_group": None, "no_op": True},
+                 "ffn": {"ffn_mult": 5.25, "no_op": False}},
+                {"attention": {"n_heads_in_group": None, "replace_with_linear": True},
+                 "ffn": {"ffn_mult": 0.5, "no_op": None}},
+                {"attention": {"n_heads_in_group": 1, "no_op": False},
+                 "ffn": {"ffn_mult": 12.0, "no_op": False}},
+            ],
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
     "deepseek": (
         {
             **_SIZES, "model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
