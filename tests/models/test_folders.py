@@ -536,6 +536,15 @@ async def test_a_folder_without_a_class_of_transformers_is_what_its_gguf_is(
         ("command-r", "use_qk_norm", True),
         ("gemma4-experts", "hidden_activation", "silu"),
         ("qwen3vlmoe", "decoder_sparse_step", 2),
+        ("granite_swa", "layer_rope_theta", [0.0, 10000.0, 500000.0, 10000.0, 0.0]),
+        ("granite_swa-experts", "layer_types", ["full_attention"] * 4),
+        ("laguna", "moe_router_logit_softcapping", 30.0),
+        ("laguna", "layer_types", ["chunked_attention"] * 5),
+        ("mellum", "mlp_layer_types", ["dense", *["sparse"] * 4]),
+        ("minicpm3", "scale_emb", 1),
+        ("minicpm3", "scale_depth", 1.0),
+        ("starcoder", "multi_query", False),
+        ("jamba", "mamba_proj_bias", True),
     ],
 )
 def test_a_setting_that_is_not_carried_out_is_refused(
@@ -546,6 +555,22 @@ def test_a_setting_that_is_not_carried_out_is_refused(
     config.get("text_config", config)[name] = value
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(aggml.models.ModelError, match=f"config.json has {name}"):
+        ModelFolder.open(folder, catalogue.checkpoints())
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("ffn", "replace_with_linear", True), ("ffn", "sparsify", ["x"]),
+     ("attention", "sparsify", ["x"]), ("attention", "window_length", 64),
+     ("attention", "num_sink_tokens", 4)],
+)  # fmt: skip
+def test_a_part_of_a_layer_that_is_not_carried_out_is_refused(
+    place: Path, part: str, name: str, value: Any
+) -> None:
+    config = json.loads(json.dumps(OF_GGUF["deci"][0]))
+    config["block_configs"][1][part][name] = value
+    folder = random_folders.save(place / f"deci-{part}-{name}", config, _as_in_a_folder("deci"))
+    with pytest.raises(aggml.models.ModelError, match=f"has {name} = .* layer 1, .* not carried"):
         ModelFolder.open(folder, catalogue.checkpoints())
 
 

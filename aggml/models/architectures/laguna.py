@@ -86,13 +86,15 @@ def _near(config: Config) -> list[bool] | None:
         ModelError: an unknown kind of layer, or not one for each layer.
     """
     kinds, layers = config.get("layer_types"), int(config.need("num_hidden_layers"))
-    if kinds is None or window_of_some_layers(config) is None:
-        return None
+    if kinds is None:
+        kinds = ["full_attention"] * layers
     if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
         raise ModelError(
             f"config.json has layer_types = {kinds!r:.60} for {layers} layers; expected was "
             "sliding_attention or full_attention for each"
         )
+    if window_of_some_layers(config) is None:
+        return None
     return [kind == "sliding_attention" for kind in kinds]
 
 

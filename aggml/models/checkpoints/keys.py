@@ -340,7 +340,7 @@ def window_of_folder(*, default: int | None = None) -> Callable[[Config], int | 
 
 def window_of_some_layers(config: Config) -> int | None:
     """The window of the layers that have one, in positions; None: none has one by its type."""
-    kinds = config.get("layer_types", default=("sliding_attention",))
+    kinds = config.get("layer_types", default=())
     found = config.get("sliding_window")
     return None if found is None or "sliding_attention" not in kinds else int(found)
 
