@@ -337,6 +337,19 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "llama-embed": (
+        {
+            **_SIZES, "model_type": "llama_bidirec", "architectures": ["LlamaBidirectionalModel"],
+            "num_hidden_layers": 4, "pooling": "avg", "temperature": 1.0, "hidden_act": "silu",
+            "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+        },
+        "layers.{i}.",
+        {
+            **_SELF, "token_embd": "embed_tokens", "output_norm": "norm",
+            "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+            **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR},
+        },
+    ),
     "pangu-embedded": (
         {
             **_SIZES, "model_type": "PanguEmbedded",
@@ -473,7 +486,7 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
-        neighbours = ("bailingmoe", "deci", "deepseek", "internlm2", "minicpm")
+        neighbours = ("bailingmoe", "deci", "deepseek", "internlm2", "llama-embed", "minicpm")
         if case in neighbours and part in ("attn_q", "attn_k"):
             values = _on_halves(values, len(values) // layout.HEAD)
         if case == "bailingmoe" and part in ("attn_q", "attn_k", "attn_v"):
