@@ -27,10 +27,10 @@ TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 FOLLOWED: Final = 24  # greedy tokens that are compared
 #: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
 #: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures, and of
-#: phimoe neither the norms nor the weights of experts.
+#: phimoe neither the norms nor the weights of experts. Of mellum it takes one base of positions.
 OTHERWISE: Final = (
     "phimoe", "phimoe-short", "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window",
-    "starcoder2-window",
+    "starcoder2-window", "mellum-two-bases",
 )  # fmt: skip
 #: Cases that llama.cpp cannot read: its sizes of gemma3n's thin maps and embeddings are fixed.
 UNREAD: Final = ("gemma3n", "gemma3n-active")
@@ -60,6 +60,23 @@ LATENT: Final = {
     **EXPERTS, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
     "v_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1,
     "num_key_value_heads": 4, "num_hidden_layers": 3,
+}  # fmt: skip
+#: Layers that see all positions, and others that see a window.
+_TWO_KINDS: Final = {
+    **EXPERTS, "head_dim": 16, "num_hidden_layers": 5, "sliding_window": 12,
+    "layer_types": [f"{'sliding' if i % 4 else 'full'}_attention" for i in range(5)],
+}  # fmt: skip
+_GRANITE: Final = {
+    "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0625,
+}  # fmt: skip
+_JAMBA: Final = {
+    "num_hidden_layers": 4, "attn_layer_period": 3, "attn_layer_offset": 1, "intermediate_size": 64,
+    "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 16, "mamba_dt_rank": 8,
+}  # fmt: skip
+_SHORT: Final = {
+    "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "num_key_value_heads": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 SCAN: Final = {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2}
 HYBRID: Final = {
@@ -124,8 +141,7 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "phi3-short": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 512}),
     "gpt-oss": ("gpt_oss", {**EXPERTS, "sliding_window": 12, "head_dim": 32,
                             "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
-    "granite": ("granite", {"embedding_multiplier": 12.0, "logits_scaling": 8.0,
-                            "residual_multiplier": 0.22, "attention_multiplier": 0.0625}),
+    "granite": ("granite", _GRANITE),
     "granitemoe": ("granitemoe", {**EXPERTS, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
                                   "residual_multiplier": 0.3, "attention_multiplier": 0.1}),
     "granitemoeshared": ("granitemoeshared", {**EXPERTS, "shared_intermediate_size": 64}),
@@ -267,6 +283,36 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "mup_enabled": True, "route_scale": 1.5, "num_dense_layers": 2}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "chatglm": ("glm", {"head_dim": 16}),
+    "starcoder": ("gpt_bigcode", {"n_inner": 96, "n_embd": 64, "n_layer": 3, "n_head": 4,
+                                  "n_positions": 512}),
+    "jais2": ("jais2", {}),
+    "mellum": ("mellum", {**_TWO_KINDS, "rope_parameters": {
+        "full_attention": {**_YARN, "original_max_position_embeddings": 16},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    "mellum-two-bases": ("mellum", {**_TWO_KINDS, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    "granite_swa": ("granite_swa", {
+        **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12,
+        "layer_rope_theta": [0.0, 10000.0, 10000.0, 10000.0, 0.0]}),
+    "granite_swa-experts": ("granitemoe_swa", {
+        **_GRANITE, "num_hidden_layers": 5, "sliding_window": 12, "intermediate_size": 32,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48}),
+    "laguna": ("laguna", {
+        **_TWO_KINDS, "num_attention_heads_per_layer": [4, 6, 6, 6, 4],
+        "moe_routed_scaling_factor": 2.5, "rope_parameters": {
+            "full_attention": {**_YARN, "original_max_position_embeddings": 16,
+                               "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}}}),
+    "laguna-elements": ("laguna", {
+        **EXPERTS, "num_hidden_layers": 3, "head_dim": 16, "gating": "per-element"}),
+    "jamba": ("jamba", {**_JAMBA, "num_experts": 8, "num_experts_per_tok": 2}),
+    "jamba-dense": ("jamba", {**_JAMBA, "num_experts": 1, "num_experts_per_tok": 1}),
+    "minicpm3": ("minicpm3", {**_SHORT}),
+    "minicpm3-long": ("minicpm3", {**_SHORT, "rope_parameters": {
+        **_LONG, "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 2.0, 2.5],
+        "original_max_position_embeddings": 512}}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),

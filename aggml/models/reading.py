@@ -36,6 +36,7 @@ __all__ = [
     "deepstack_of",
     "description_of",
     "divides",
+    "each_flag",
     "encoder_of",
     "experts_of",
     "head_length",
@@ -67,15 +68,16 @@ def head_length(hp: Hyperparameters) -> int:
     Raises:
         ModelError: the width is no multiple of the heads, and the file gives no length.
     """
+    if hp.get("attention.key_length") is not None:
+        return hp.integer("attention.key_length", least=1)
     width = hp.integer("embedding_length", least=1)
     heads = hp.each_layer("attention.head_count", 1, least=1)[0]
-    told = hp.get("attention.key_length")
-    if told is None and width % heads:
+    if width % heads:
         raise ModelError(
             f"{hp.architecture}.attention.head_count is {heads}, which does not divide "
             f"{hp.architecture}.embedding_length = {width}"
         )
-    return hp.integer("attention.key_length", width // heads, least=1)
+    return width // heads
 
 
 def layers_of(hp: Hyperparameters) -> int:
@@ -247,10 +249,28 @@ def sliding_layers(hp: Hyperparameters, layers: int, period: int) -> tuple[bool,
         ModelError: the file has fewer values than layers.
     """
     name = "attention.sliding_window_pattern"
-    pattern = hp.get(name, period)
-    if not isinstance(pattern, (list, np.ndarray)):
+    if not isinstance(hp.get(name, period), (list, np.ndarray)):
         period = hp.integer(name, period)
         return tuple(period == 0 or i % period < period - 1 for i in range(layers))
+    return each_flag(hp, name, layers, default=True)
+
+
+def each_flag(hp: Hyperparameters, name: str, layers: int, *, default: bool) -> tuple[bool, ...]:
+    """True or false for each layer.
+
+    Args:
+        hp: of the file.
+        name: of the key, without the architecture.
+        layers: how many.
+        default: of all layers, if the file does not give the key.
+
+    Raises:
+        ModelError: the file has fewer values than layers, or others.
+    """
+    given = hp.get(name)
+    if given is None:
+        return (default,) * layers
+    pattern = given if isinstance(given, (list, np.ndarray)) else [given]
     if len(pattern) < layers or not all(x in (0, 1) for x in pattern):
         raise ModelError(
             f"{hp.architecture}.{name} has {len(pattern)} values for {layers} layers; expected was "

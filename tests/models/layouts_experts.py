@@ -72,6 +72,18 @@ _YARN: Final[dict[str, Any]] = {
 }
 
 
+_STRETCHED: Final[dict[str, Any]] = {
+    "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+}  # fmt: skip
+#: Of laguna: layers with a window have more heads of queries.
+_SIX_HEADS: Final[Shapes] = {
+    "attn_q.weight": (6 * HEAD, WIDTH),
+    "attn_gate.weight": (6, WIDTH),
+    "attn_output.weight": (WIDTH, 6 * HEAD),
+}
+
+
 def _gemma4(layers: int, metadata: dict[str, Any], more: Shapes, whole: Shapes) -> Layout:
     """The layers 2 and 4 see all positions, and have longer heads."""
     far = [i in (2, 4) for i in range(layers)]
@@ -246,6 +258,42 @@ LAYOUTS: Final = {
         "afmoe", {**_NETS, **HEAD_NORMS, **POST_NORMS, "attn_gate.weight": (WIDTH, WIDTH)}, OUTPUT,
         {**_ROUTED, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
         layers=5, single=_FIRST,
+    ),
+    "bailingmoe": Layout(
+        "bailingmoe", {**EXPERTS, **SHARED}, OUTPUT,
+        {**OF_EXPERTS, "expert_shared_count": INNER // INNER_OF_EXPERT,
+         "expert_weights_norm": True, "expert_weights_scale": 1.0,
+         "leading_dense_block_count": 0, "rope.dimension_count": HEAD},
+        layers=5,
+    ),
+    "mellum": Layout(
+        "mellum", {**EXPERTS, **HEAD_NORMS}, OUTPUT,
+        {**OF_EXPERTS, **_STRETCHED, "attention.sliding_window": WINDOW},
+        layers=5,
+    ),
+    "laguna": Layout(
+        "laguna", {**_NETS, **HEAD_NORMS, "attn_gate.weight": (HEADS, WIDTH)}, OUTPUT,
+        {
+            **_ROUTED, **_STRETCHED, "attention.sliding_window": WINDOW,
+            "attention.head_count": [4, 6, 6, 6, 4], "attention.key_length": HEAD,
+            "attention.value_length": HEAD, "rope.dimension_count": HEAD // 2,
+            "rope.dimension_count_swa": HEAD, "rope.freq_base_swa": 5000.0,
+            "expert_shared_feed_forward_length": INNER,
+        },
+        layers=5, single={0: _DENSE, **dict.fromkeys((1, 2, 3), _SIX_HEADS)},
+    ),
+    "laguna-without-windows": Layout(
+        "laguna",
+        {
+            **EXPERTS, **_SHARED_SMALL, **HEAD_NORMS, "exp_probs_b.bias": (N_EXPERTS,),
+            "attn_gate.weight": (WIDTH, WIDTH),
+        },
+        OUTPUT,
+        {
+            **_ROUTED, **_STRETCHED, "expert_shared_feed_forward_length": INNER_OF_EXPERT,
+            "leading_dense_block_count": 2,
+        },
+        single=dict.fromkeys((0, 1), _DENSE),
     ),
     "apertus": Layout(
         "apertus", {**HEAD_NORMS, "ffn_gate.weight": None},

@@ -25,6 +25,7 @@ from models.layouts_states import DELTA_HEAD, KERNEL, KEY_HEADS, KEYS, VALUE_HEA
 Shapes = dict[str, tuple[int, ...] | None]
 
 _NOTHING: Final[Shapes] = dict.fromkeys(DENSE)
+_DENSE_NET: Final = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
 _GATED: Final[Shapes] = {
     "attn_norm.weight": (WIDTH,),
     "attn_q.weight": (2 * WIDTH, WIDTH),
@@ -210,7 +211,35 @@ def _mamba(metadata: dict[str, Any]) -> Layout:
     return Layout("mamba", tensors, metadata=made)
 
 
+def _jamba(*, moe: bool) -> Layout:
+    """The second of four layers has attention; every second one has experts."""
+    scan = _mamba({})
+    of_scan: Shapes = {
+        **{x: y for x, y in scan.tensors.items() if x not in _DENSE_NET},
+        "ssm_dt_norm.weight": (8,), "ssm_b_norm.weight": (16,), "ssm_c_norm.weight": (16,),
+        "ffn_norm.weight": (WIDTH,),
+    }  # fmt: skip
+    attention: Shapes = {
+        **dict.fromkeys(x for x in of_scan if "ssm" in x),
+        **{x: y for x, y in DENSE.items() if "attn" in x},
+    }
+    nets: Shapes = dict(EXPERTS) if moe else {}
+    single: dict[int, Shapes] = {1: {**attention, **nets}, 3: nets}
+    made: dict[str, Any] = {
+        **{x: y for x, y in scan.metadata.items() if x.startswith("ssm")},
+        "attention.head_count_kv": [0, KV_HEADS, 0, 0], "expert_count": N_EXPERTS if moe else 1,
+        "expert_used_count": 2 if moe else 1,
+        "feed_forward_length": INNER_OF_EXPERT if moe else INNER,
+    }  # fmt: skip
+    if moe:  # experts and the other nets have the same size
+        of_scan |= {x: (n, WIDTH) if x != "ffn_down.weight" else (WIDTH, n)
+                    for x in _DENSE_NET for n in (INNER_OF_EXPERT,)}  # fmt: skip
+    return Layout("jamba", of_scan, {} if moe else OUTPUT, made, single=single)
+
+
 LAYOUTS: Final = {
+    "jamba": _jamba(moe=True),
+    "jamba-dense": _jamba(moe=False),
     "qwen35": _qwen35("qwen35", _NET, {}, ahead=False),
     "qwen35-ahead": _qwen35("qwen35", _NET, {}, ahead=True),
     "qwen35moe": _qwen35("qwen35moe", _NETS, _MADE, ahead=False),

@@ -156,6 +156,19 @@ LAYOUTS: Final = {
             3: _STATE,
         },
     ),
+    "minicpm3": Layout(
+        "minicpm3",
+        _UNFOLDED,
+        {
+            **OUTPUT,
+            "rope_factors_short.weight": (TURNED // 2,),
+            "rope_factors_long.weight": (TURNED // 2,),
+        },
+        {
+            **{x: y for x, y in _OF_UNFOLDED.items() if "expert" not in x and "leading" not in x},
+            "rope.scaling.original_context_length": 128,
+        },
+    ),
     "mistral4": Layout(
         "mistral4",
         {

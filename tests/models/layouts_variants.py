@@ -13,6 +13,7 @@ from models.layout import (
     INNER,
     INNER_OF_EXPERT,
     KV_HEADS,
+    N_EXPERTS,
     OF_EXPERTS,
     OUTPUT,
     POST_NORMS,
@@ -20,6 +21,7 @@ from models.layout import (
     SHARED,
     VOCABULARY,
     WIDTH,
+    WINDOW,
     Layout,
 )
 from models.layouts_states import scanned
@@ -44,12 +46,33 @@ _JOINED: Final[Shapes] = {
 _ONE_NORM: Final[Shapes] = {"ffn_norm.weight": None, "ffn_norm.bias": None}
 _LAST: Final = {"output_norm.bias": (WIDTH,)}
 _EPS: Final[dict[str, Any]] = {"attention.layer_norm_epsilon": 1e-5}
+#: Which layers see a window: all but the first of every four.
+_NEAR: Final[dict[str, Any]] = {
+    "attention.sliding_window": WINDOW,
+    "attention.sliding_window_pattern": [False, True, True, True],
+}
 _HYBRID: Final[dict[str, Any]] = {
     "logit_scale": 8.0,
     "residual_scale": 0.22,
     "embedding_scale": 12.0,
     "attention.scale": 0.0625,
 }
+
+
+_ATTENTION: Final = tuple(name for name in DENSE if "attn" in name)
+
+
+def _of_heads(n: int) -> Shapes:
+    """The matrices of keys and values of so many heads."""
+    return {f"attn_{x}.weight": (n * HEAD, WIDTH) for x in ("k", "v")}
+
+
+def _net(inner: int) -> Shapes:
+    """A net with so many elements between its matrices."""
+    return {
+        **{f"ffn_{x}.weight": (inner, WIDTH) for x in ("gate", "up")},
+        "ffn_down.weight": (WIDTH, inner),
+    }
 
 
 def _granitehybrid(nets: Shapes, metadata: dict[str, Any]) -> Layout:
@@ -105,6 +128,61 @@ LAYOUTS: Final = {
     "gpt2": Layout(
         "gpt2", {**_CENTRED, **_UNGATED, **_JOINED},
         {**_LAST, "position_embd.weight": (512, WIDTH)}, _EPS,
+    ),
+    "starcoder": Layout(
+        "starcoder",
+        {
+            **_CENTRED, **_UNGATED, **_JOINED, "attn_qkv.weight": (WIDTH + 2 * HEAD, WIDTH),
+            "attn_qkv.bias": (WIDTH + 2 * HEAD,),
+        },
+        {**OUTPUT, **_LAST, "position_embd.weight": (512, WIDTH)},
+        {**_EPS, "attention.head_count_kv": 1},
+    ),
+    "jais2": Layout(
+        "jais2", {**_CENTRED, **_UNGATED, **QKV_BIAS}, {**OUTPUT, **_LAST}, _EPS
+    ),
+    "chatglm": Layout(
+        "chatglm", {**QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT, {"rope.dimension_count": HEAD // 2},
+    ),
+    "chatglm-joined-qkv": Layout(
+        "chatglm", {**_JOINED, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT, {"rope.dimension_count": HEAD // 2},
+    ),
+    "pangu-embedded": Layout(
+        "pangu-embedded", {**QKV_BIAS, "attn_output.bias": (WIDTH,)}, OUTPUT
+    ),
+    "deci": Layout(
+        "deci", _net(256), OUTPUT,
+        {
+            "attention.head_count": [4, 4, 0, 4, 4], "attention.head_count_kv": [2, 1, 0, 0, 4],
+            "attention.key_length": HEAD, "attention.value_length": HEAD,
+            "feed_forward_length": [256, 512, 256, 256, 512],
+        },
+        layers=5,
+        single={
+            1: {**_of_heads(1), **_net(512)}, 2: dict.fromkeys(_ATTENTION),
+            3: dict.fromkeys(x for x in _ATTENTION if x[5] in "qkv"),
+            4: {**_of_heads(4), **_net(512)},
+        },
+    ),
+    "granite_swa": Layout(
+        "granite_swa", {"attn_sinks.weight": (HEADS,)}, OUTPUT,
+        {**_HYBRID, **_NEAR, "attention.rope_pattern": [False, True, True, True]},
+    ),
+    "granite_swa-experts": Layout(
+        "granite_swa",
+        {
+            **EXPERTS, "attn_sinks.weight": (HEADS,), "ffn_gate_exps.weight": None,
+            "ffn_up_exps.weight": None,
+            "ffn_gate_up_exps.weight": (N_EXPERTS, 2 * INNER_OF_EXPERT, WIDTH),
+            "ffn_up_shexp.weight": (2 * INNER, WIDTH), "ffn_down_shexp.weight": (WIDTH, INNER),
+        },
+        OUTPUT,
+        {
+            **_HYBRID, **_NEAR, **OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT,
+            "expert_shared_feed_forward_length": INNER,
+        },
     ),
     "gptneox": Layout(
         "gptneox", {**_CENTRED, **_UNGATED, **_JOINED}, {**OUTPUT, **_LAST},

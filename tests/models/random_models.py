@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Encoders that have a norm of this name after the last layer.
-WITH_LAST_NORM: Final = ("modern-bert", "eurobert", "gemma-embedding")
+WITH_LAST_NORM: Final = ("modern-bert", "eurobert", "gemma-embedding", "llama-embed")
 REFERENCE: Final = Path(__file__).with_name("reference")
 
 #: The metadata of a file without a vocabulary.
@@ -278,6 +278,10 @@ ENCODERS: Final[Mapping[str, Layout]] = {
         single=dict.fromkeys((1, 3), _SOME_EXPERTS),
     ),
     "eurobert": Layout("eurobert", {}, {}, {**_RMS, "rope.freq_base": 250000.0}),
+    "llama-embed": Layout("llama-embed", {}, {}, _RMS),
+    "llama-embed-rope-factors": Layout(
+        "llama-embed", {}, {"rope_freqs.weight": (HEAD // 2,)}, _RMS
+    ),
     "neo-bert": Layout(
         "neo-bert",
         {

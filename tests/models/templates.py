@@ -84,6 +84,87 @@ TEMPLATES: Final[dict[str, str]] = {
 {{ messages[0] | items | list }}
 {{ {'a': 1, 'ü': '<b>&"'} | tojson }} {{ [1, 2.5, none, true] | tojson }}
 {{ documents is none }} {{ tools is none }} {{ nothing is defined }} {{ nothing }}""",
+    # Kimi Linear: marks around roles; tools, then a system message of its own.
+    "kimi": """{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}
+{%- if messages[0].role != 'system' -%}<|im_system|>system<|im_middle|>You are Kimi.<|im_end|>{%- endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}<|im_system|>tool<|im_middle|>## Return of {{ m.tool_call_id }}{{ "\n" ~ m.content }}
+{%- else -%}<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content or '' }}{%- endif -%}
+{%- if m.tool_calls -%}<|tool_calls_section_begin|>{%- for call in m.tool_calls -%}
+<|tool_call_begin|>functions.{{ call.function.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>
+{{- call.function.arguments | tojson }}<|tool_call_end|>{%- endfor -%}<|tool_calls_section_end|>{%- endif -%}
+<|im_end|>{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}""",
+    # Mistral Small 4: as Ministral 3, and how hard the model thinks.
+    "mistral4": """{{- bos_token -}}
+{%- set effort = reasoning_effort | default('none') -%}
+{%- if effort not in ('none', 'high') -%}{{ raise_exception('reasoning_effort is none or high') }}{%- endif -%}
+{%- set rest = messages -%}
+{%- if messages[0].role == 'system' -%}{%- set rest = messages[1:] -%}
+[SYSTEM_PROMPT]{{ messages[0].content }}[/SYSTEM_PROMPT]{%- endif -%}
+{%- if tools -%}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{%- endif -%}
+[MODEL_SETTINGS]{{ {'reasoning_effort': effort} | tojson }}[/MODEL_SETTINGS]
+{%- for m in rest -%}
+{%- if m.role == 'user' -%}[INST]{{ m.content }}[/INST]
+{%- elif m.role == 'tool' -%}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]
+{%- elif m.role == 'assistant' -%}
+{%- if m.reasoning_content -%}[THINK]{{ m.reasoning_content }}[/THINK]{%- endif -%}
+{{- m.content or '' -}}
+{%- for call in m.tool_calls or [] -%}
+[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}{%- endfor -%}
+{{- eos_token -}}
+{%- else -%}{{ raise_exception('unknown role') }}{%- endif -%}{%- endfor -%}""",
+    # The first DeepSeek models: words before each message, no tools.
+    "deepseek": """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}User: {{ m.content }}
+
+{% elif m.role == 'assistant' %}Assistant: {{ m.content }}{{ eos_token }}{% elif m.role == 'system' %}{{ m.content }}
+
+{% endif %}{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}""",
+    # Phi-3.5-MoE: marks on lines of their own; without a question the text ends with EOS.
+    "phimoe": """{% for m in messages %}{% if m.content and m.role in ('system', 'user', 'assistant') %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endif %}
+{%- endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}""",
+    # GLM-4 9B: a beginning before all messages; what a tool says is an observation.
+    "glm-4": """[gMASK]<sop>{%- for m in messages -%}
+{%- set who = {'tool': 'observation'}.get(m.role, m.role) -%}
+<|{{ who }}|>{{ "\n" ~ (m.content or '') }}{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}""",
+    # Laguna: elements of XML; an answer begins within thoughts or behind their end.
+    "laguna": """{%- set think = enable_thinking | default(false) -%}
+{%- if tools -%}<system>{{ "\n" }}{%- for tool in tools -%}{{ tool | tojson ~ "\n" }}{%- endfor -%}
+Calls: <tool_call>name{{ "\n" }}<arg_key>key</arg_key>{{ "\n" }}<arg_value>value</arg_value>{{ "\n" }}</tool_call>{{ "\n" }}</system>{{ "\n" }}{%- endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}<assistant>{{ "\n" }}
+{%- if m.reasoning_content -%}<think>{{ "\n" ~ m.reasoning_content ~ "\n" }}</think>{{ "\n" }}
+{%- else -%}</think>{{ "\n" }}{%- endif -%}
+{%- if m.content -%}{{ m.content ~ "\n" }}{%- endif -%}
+{%- for call in m.tool_calls or [] -%}<tool_call>{{ call.function.name ~ "\n" }}
+{%- for key, value in call.function.arguments.items() -%}
+<arg_key>{{ key }}</arg_key>{{ "\n" }}<arg_value>{{ value if value is string else value | tojson }}</arg_value>{{ "\n" }}
+{%- endfor -%}</tool_call>{{ "\n" }}{%- endfor -%}</assistant>{{ "\n" }}
+{%- else -%}{%- set tag = {'tool': 'tool_response'}.get(m.role, m.role) -%}
+<{{ tag }}>{{ "\n" ~ m.content ~ "\n" }}</{{ tag }}>{{ "\n" }}{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt -%}<assistant>{{ "\n" }}{{ '<think>' if think else '</think>' }}{%- endif -%}""",
+    # Llama Nemotron: headers of llama, calls as a list, thoughts.
+    "nemotron": """{{- bos_token -}}{%- for m in messages -%}
+<|start_header_id|>{{ 'user' if m.role == 'tool' else m.role }}<|end_header_id|>{{ "\n\n" }}
+{%- if m.role == 'assistant' and m.content and '</think>' in m.content -%}{{ m.content.split('</think>')[-1].lstrip() }}
+{%- elif m.role == 'tool' -%}<TOOL_RESPONSE>[{{ m.content }}]</TOOL_RESPONSE>
+{%- else -%}{{ m.content or '' }}{%- endif -%}
+{%- if loop.first and tools -%}<AVAILABLE_TOOLS>{{ tools | tojson }}</AVAILABLE_TOOLS>{%- endif -%}
+{%- if m.tool_calls -%}<TOOLCALL>[{%- for call in m.tool_calls -%}{{ ', ' if not loop.first }}
+{{- {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}{%- endfor -%}]</TOOLCALL>{%- endif -%}
+<|eot_id|>{%- endfor -%}
+{%- if add_generation_prompt -%}<|start_header_id|>assistant<|end_header_id|>{{ "\n\n" }}{%- endif -%}""",
+}
+#: By the name of a template: its format of calls, that of its thoughts, and what ends an answer.
+FAMILIES: Final[dict[str, tuple[str | None, str | None, str]]] = {
+    "kimi": ("kimi", None, "<|im_end|>"),
+    "mistral4": ("mistral_args", "mistral", "</s>"),
+    "deepseek": (None, None, "</s>"),
+    "phimoe": (None, None, "<|end|>\n</s>"),
+    "glm-4": (None, None, ""),
+    "laguna": ("glm", "think", "</assistant>\n"),
+    "nemotron": ("nemotron", "think", "<|eot_id|>"),
 }
 _TOOL: Final = {
     "type": "function",

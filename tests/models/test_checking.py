@@ -174,6 +174,12 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("granitehybrid", "attention.head_count_kv", [0, 2, 0, 0]),
     ("glm4moe-normed", "block_count", 6), ("glm4moe-normed", "nextn_predict_layers", 0),
     ("qwen35-ahead", "block_count", 8),
+    ("granite_swa", "attention.rope_pattern", [True, False]),
+    ("granite_swa", "attention.rope_pattern", [2, 1, 1, 1]),
+    ("laguna", "rope.dimension_count_swa", 7), ("laguna", "attention.head_count", [4, 5, 6, 6, 4]),
+    ("jamba", "attention.head_count_kv", [0, 2]), ("minicpm3", "rope.dimension_count", 24),
+    ("deci", "attention.head_count_kv", [2, 3, 0, 0, 4]),
+    ("deci", "feed_forward_length", [256, 0, 256, 256, 512]),
 ]  # fmt: skip
 
 
@@ -289,7 +295,7 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
     heads = {x for x in forms if x.startswith("cls")}
     assert there <= set(forms)
     long = (
-        {"rope_factors_short.weight"} if layout in ("phi3", "minicpm-long") else set()
+        {"rope_factors_short.weight"} if layout in ("phi3", "minicpm-long", "minicpm3") else set()
     )  # of shorter contexts
     unused = {"output.weight"} - read
     first = {x for x in file.tensors if x.startswith("blk.0.time_mix_v") and x[16] in "012"}

@@ -320,6 +320,67 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "bailingmoe": (
+        {
+            **_SIZES, "model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"],
+            "num_hidden_layers": 5, "num_experts": 8, "num_experts_per_tok": 2,
+            "num_shared_experts": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 0,
+            "norm_topk_prob": True, "use_bias": False, "use_qkv_bias": False, "norm_head": False,
+            "norm_softmax": False, "rope_scaling": None, "output_dropout": 0.0,
+            "embedding_dropout": 0.0, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, "token_embd": "model.word_embeddings", "attn_output": "attention.dense",
+            "ffn_gate_inp": "mlp.gate",
+            **{f"ffn_{x}_exps": f"mlp.experts.{{e}}.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
+        },
+    ),
+    "llama-embed": (
+        {
+            **_SIZES, "model_type": "llama_bidirec", "architectures": ["LlamaBidirectionalModel"],
+            "num_hidden_layers": 4, "pooling": "avg", "temperature": 1.0, "hidden_act": "silu",
+            "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+        },
+        "layers.{i}.",
+        {
+            **_SELF, "token_embd": "embed_tokens", "output_norm": "norm",
+            "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+            **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR},
+        },
+    ),
+    "pangu-embedded": (
+        {
+            **_SIZES, "model_type": "PanguEmbedded",
+            "architectures": ["PanguEmbeddedForCausalLM"], "num_hidden_layers": 4, "bias": True,
+            "attention_dropout": 0.0, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
+    "deci": (
+        {
+            **{x: y for x, y in _SIZES.items() if x[:3] != "int"}, "model_type": "nemotron-nas",
+            "architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 5,
+            "num_key_value_heads": None, "intermediate_size": None, "attention_bias": False,
+            "mlp_bias": False, "tie_word_embeddings": False,
+            "block_configs": [
+                {"attention": {"n_heads_in_group": 2, "no_op": False, "sparsify": None},
+                 "ffn": {"ffn_mult": 6.0, "no_op": False}},
+                {"attention": {"n_heads_in_group": 4, "no_op": False},
+                 "ffn": {"ffn_mult": 12.0, "no_op": False}},
+                {"attention": {"n_heads_in_group": None, "no_op": True},
+                 "ffn": {"ffn_mult": 5.25, "no_op": False}},
+                {"attention": {"n_heads_in_group": None, "replace_with_linear": True},
+                 "ffn": {"ffn_mult": 0.5, "no_op": None}},
+                {"attention": {"n_heads_in_group": 1, "no_op": False},
+                 "ffn": {"ffn_mult": 12.0, "no_op": False}},
+            ],
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
     "deepseek": (
         {
             **_SIZES, "model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
@@ -425,9 +486,15 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
-        if case in ("deepseek", "internlm2", "minicpm") and part in ("attn_q", "attn_k"):
-            heads = layout.HEADS if part == "attn_q" else layout.KV_HEADS
-            values = _on_halves(values, heads)
+        neighbours = ("bailingmoe", "deci", "deepseek", "internlm2", "llama-embed", "minicpm")
+        if case in neighbours and part in ("attn_q", "attn_k"):
+            values = _on_halves(values, len(values) // layout.HEAD)
+        if case == "bailingmoe" and part in ("attn_q", "attn_k", "attn_v"):
+            parts[layer, part] = values
+            continue
+        if case == "deci" and (part, layer) == ("attn_output", "3"):  # instead of attention
+            found["model.layers.3.self_attn.linear_attn.weight"] = values
+            continue
         if case == "internlm2" and part in ("attn_q", "attn_k", "attn_v"):
             parts[layer, part] = values.reshape(layout.KV_HEADS, -1, values.shape[1])
             continue
@@ -440,6 +507,10 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
             found[to] = values
     for layer in {layer for layer, _ in parts}:  # each head of keys behind its queries
         each = [parts[layer, f"attn_{x}"] for x in "qkv"]
+        if case == "bailingmoe":
+            to = f"{prefix.format(i=layer)}attention.query_key_value.weight"
+            found[to] = np.concatenate(each)
+            continue
         found[f"{prefix.format(i=layer)}attention.wqkv.weight"] = np.concatenate(each, 1).reshape(
             -1, layout.WIDTH
         )
@@ -478,6 +549,15 @@ async def test_a_folder_without_a_class_of_transformers_is_what_its_gguf_is(
         ("command-r", "use_qk_norm", True),
         ("gemma4-experts", "hidden_activation", "silu"),
         ("qwen3vlmoe", "decoder_sparse_step", 2),
+        ("granite_swa", "layer_rope_theta", [0.0, 10000.0, 500000.0, 10000.0, 0.0]),
+        ("granite_swa-experts", "layer_types", ["full_attention"] * 4),
+        ("laguna", "moe_router_logit_softcapping", 30.0),
+        ("laguna", "layer_types", ["chunked_attention"] * 5),
+        ("mellum", "mlp_layer_types", ["dense", *["sparse"] * 4]),
+        ("minicpm3", "scale_emb", 1),
+        ("minicpm3", "scale_depth", 1.0),
+        ("starcoder", "multi_query", False),
+        ("jamba", "mamba_proj_bias", True),
     ],
 )
 def test_a_setting_that_is_not_carried_out_is_refused(
@@ -488,6 +568,22 @@ def test_a_setting_that_is_not_carried_out_is_refused(
     config.get("text_config", config)[name] = value
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(aggml.models.ModelError, match=f"config.json has {name}"):
+        ModelFolder.open(folder, catalogue.checkpoints())
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("ffn", "replace_with_linear", True), ("ffn", "sparsify", ["x"]),
+     ("attention", "sparsify", ["x"]), ("attention", "window_length", 64),
+     ("attention", "num_sink_tokens", 4)],
+)  # fmt: skip
+def test_a_part_of_a_layer_that_is_not_carried_out_is_refused(
+    place: Path, part: str, name: str, value: Any
+) -> None:
+    config = json.loads(json.dumps(OF_GGUF["deci"][0]))
+    config["block_configs"][1][part][name] = value
+    folder = random_folders.save(place / f"deci-{part}-{name}", config, _as_in_a_folder("deci"))
+    with pytest.raises(aggml.models.ModelError, match=f"has {name} = .* layer 1, .* not carried"):
         ModelFolder.open(folder, catalogue.checkpoints())
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = [
     "mamba2-groups", "rwkv6", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
-    "nemotron_h", "falcon-h1", "mamba",
+    "nemotron_h", "falcon-h1", "mamba", "jamba",
 ]  # fmt: skip
 CTX = 768
 

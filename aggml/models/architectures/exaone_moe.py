@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
-__all__ = ["ARCHITECTURE", "describe"]
+__all__ = ["ARCHITECTURE", "dense_layers", "describe"]
 
 PERIOD: Final = 4
 
@@ -56,7 +56,7 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 
 
-def _dense(config: Config) -> int:
+def dense_layers(config: Config) -> int:
     """How many first layers have one net.
 
     Raises:
@@ -88,7 +88,7 @@ CHECKPOINT: Final = Checkpoint(
         **glm4moe.CHECKPOINT.keys,
         **EXPERT_KEYS,
         "expert_shared_count": "num_shared_experts",
-        "leading_dense_block_count": _dense,
+        "leading_dense_block_count": dense_layers,
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern(PERIOD),
     },

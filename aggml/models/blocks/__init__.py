@@ -6,11 +6,12 @@ the order of blocks in a layer (../decoder/step.py), the blocks of each model (.
 
 from __future__ import annotations
 
-from aggml.models.blocks.alone import Alone
+from aggml.models.blocks.alone import Alone, OneMatrix
 from aggml.models.blocks.attention import Attention, Rope, Temperature
 from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
+from aggml.models.blocks.experts_or_net import ExpertsOrNet
 from aggml.models.blocks.feed_forward import FeedForward
 from aggml.models.blocks.gemma3n import AltUp, BesideLaurel, StreamCorrection, StreamPrediction
 from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
@@ -36,6 +37,7 @@ __all__ = [
     "CrossAttention",
     "DeltaNet",
     "Experts",
+    "ExpertsOrNet",
     "FeedForward",
     "Halved",
     "KimiDelta",
@@ -44,6 +46,7 @@ __all__ = [
     "Mamba",
     "Mamba2",
     "NormedInput",
+    "OneMatrix",
     "Rope",
     "Scope",
     "ShortConv",

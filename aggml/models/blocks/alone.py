@@ -1,9 +1,11 @@
-"""Alone: a feed-forward block in the place of a mixer, for layers that have nothing else."""
+"""Alone: a block in the place of a mixer; OneMatrix, the smallest of such blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from aggml.models.forms import linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from aggml.models.forms import FormContext, TensorForm
     from aggml.models.kv.room import State
 
-__all__ = ["Alone"]
+__all__ = ["Alone", "OneMatrix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,26 @@ class Alone:
     def output(self, at: Scope, y: Tensor) -> Tensor:
         """[width, n] -> [width, n]."""
         return self.net.build(at, y)
+
+
+@dataclass(frozen=True, slots=True)
+class OneMatrix:
+    """A linear map of each token, of which the width stays the same.
+
+    Attributes:
+        name: of the matrix.
+    """
+
+    name: str
+
+    def needs(self) -> Iterable[str]:
+        """The matrix."""
+        return (f"{self.name}.weight",)
+
+    def forms(self, of: FormContext) -> Mapping[str, TensorForm]:
+        """The form of the matrix, and of a bias."""
+        return linear(self.name, of.width, of.width)
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, n] -> [width, n]."""
+        return at.linear(self.name, x)

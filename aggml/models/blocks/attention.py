@@ -149,7 +149,9 @@ class Attention:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
             by the sigmoid of the gate.
-        gate: the name of a matrix that gives such gates; None: there is none.
+        gate: the name of a matrix that gives such gates, or one number for each head; None: there
+            is none.
+        softplus: whether the softplus of the gate is taken instead of its sigmoid.
         values_in_keys: values are the first elements of keys, so one cache holds both.
         temperature: by which queries are multiplied; None: by nothing.
         value_norm: whether each head of values is normalised, without weights. If the file has no
@@ -172,6 +174,7 @@ class Attention:
     joined: bool | None = False
     gated: bool = False
     gate: str | None = None
+    softplus: bool = False
     values_in_keys: bool = False
     temperature: Temperature | None = None
     value_norm: bool = False
@@ -232,7 +235,9 @@ class Attention:
         if self.sinks:
             found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
         if self.gate is not None:
-            found |= linear(self.gate, of.width, self.heads * self.value_length)
+            matrix, rows = of.find(f"{self.gate}.weight"), self.heads * self.value_length
+            of_heads = matrix is not None and matrix.ne[1] == self.heads
+            found |= linear(self.gate, of.width, self.heads if of_heads else rows)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
@@ -252,7 +257,17 @@ class Attention:
             return self._attend(at, self._own_queries(at, x), *self._borrow(at))
         q, k, v, gate = self._products(at, x)
         y = self.attend(at, q, k, v)
-        return y if gate is None else ops.mul(y, ops.sigmoid(gate))
+        return y if gate is None else self._apply_gate(y, gate)
+
+    def _apply_gate(self, y: Tensor, gate: Tensor) -> Tensor:
+        """``y`` [value_length * heads, tokens] times its gate, of elements or of heads."""
+        gate = ops.softplus(gate) if self.softplus else ops.sigmoid(gate)
+        if gate.ne[0] == y.ne[0]:
+            return ops.mul(y, gate)
+        tokens = y.ne[1]
+        heads = ops.reshape_3d(y, self.value_length, self.heads, tokens)
+        heads = ops.mul(heads, ops.reshape_3d(gate, 1, self.heads, tokens))
+        return ops.reshape_2d(heads, self.value_length * self.heads, tokens)
 
     def attend(self, at: Scope, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
         """Write keys and values to the caches, and compute attention over the caches.

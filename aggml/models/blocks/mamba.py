@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolve, join_parts, parts_of
-from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.forms import FormContext, TensorForm, linear, norm
 from aggml.models.kv.room import State
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Mamba:
         kernel: how many tokens the convolution uses.
         normed: whether time steps and the vectors with which states are written and read are
             normalised, without weights (Falcon Mamba).
+        norms: whether they are normalised, with weights (Jamba).
     """
 
     inner: int
@@ -40,17 +41,22 @@ class Mamba:
     rank: int
     kernel: int
     normed: bool = False
+    norms: bool = False
 
     def needs(self) -> Iterable[str]:
-        """The matrices, kernels and rates."""
+        """The matrices, kernels, rates and norms."""
+        norms = [f"ssm_{part}_norm.weight" for part in ("dt", "b", "c")]
         return (
             "ssm_in.weight", "ssm_conv1d.weight", "ssm_x.weight", "ssm_dt.weight", "ssm_dt.bias",
-            "ssm_a", "ssm_d", "ssm_out.weight",
+            "ssm_a", "ssm_d", "ssm_out.weight", *(norms if self.norms else ()),
         )  # fmt: skip
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
-        """The matrices, kernels and rates."""
+        """The matrices, kernels, rates and norms."""
+        sizes = {"dt": self.rank, "b": self.state, "c": self.state} if self.norms else {}
+        norms = [norm(f"ssm_{part}_norm", n, centred=False) for part, n in sizes.items()]
         return {
+            **{name: form for each in norms for name, form in each.items()},
             **linear("ssm_in", of.width, 2 * self.inner),
             "ssm_conv1d.weight": TensorForm((self.kernel, self.inner), vector=True),
             "ssm_conv1d.bias": TensorForm((self.inner,), optional=True, vector=True),
@@ -85,14 +91,16 @@ class Mamba:
         gate = ops.cont(columns(both, self.inner, self.inner, part))
         found = ops.mul_mat(at.weight("ssm_x.weight"), into)
 
-        def of(size: int, offset: int) -> Tensor:
+        def of(part: str, size: int, offset: int) -> Tensor:
             view = ops.view_4d(
                 found, size, 1, tokens, sequences,
                 size * found.nb[0], found.nb[1], found.nb[2], offset * found.nb[0],
             )  # fmt: skip
+            if self.norms:
+                return at.rms_norm(f"ssm_{part}_norm", view)
             return ops.rms_norm(view, at.eps) if self.normed else view
 
-        step = ops.cont_3d(of(self.rank, 0), self.rank, tokens, sequences)
+        step = ops.cont_3d(of("dt", self.rank, 0), self.rank, tokens, sequences)
         step = ops.add(ops.mul_mat(at.weight("ssm_dt.weight"), step), at.weight("ssm_dt.bias"))
         states, row = at.caches["scan"], self.state * self.inner
         scanned = ops.ssm_scan(
@@ -100,8 +108,8 @@ class Mamba:
             ops.reshape_4d(into, 1, self.inner, tokens, sequences),
             step,
             at.weight("ssm_a"),
-            of(self.state, self.rank),
-            of(self.state, self.rank + self.state),
+            of("b", self.state, self.rank),
+            of("c", self.state, self.rank + self.state),
             at.turns.reads[i],
             at.history(i),
         )

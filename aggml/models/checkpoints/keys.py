@@ -54,6 +54,7 @@ __all__ = [
     "scaled_frequencies",
     "steps_without_limit",
     "window_of_folder",
+    "window_of_some_layers",
     "window_pattern",
 ]  # fmt: skip
 
@@ -343,6 +344,13 @@ def window_of_folder(*, default: int | None = None) -> Callable[[Config], int | 
         return None if found is None else int(found)
 
     return read
+
+
+def window_of_some_layers(config: Config) -> int | None:
+    """The window of the layers that have one, in positions; None: none has one by its type."""
+    kinds = config.get("layer_types", default=())
+    found = config.get("sliding_window")
+    return None if found is None or "sliding_attention" not in kinds else int(found)
 
 
 def window_pattern(period: int) -> Callable[[Config], Any]:

@@ -147,6 +147,7 @@ _SIZES: Final = _words(
     "num_key_value_heads kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim "
     "linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim linear_num_key_heads "
     "linear_num_value_heads linear_head_dim linear_num_heads model_max_length "
+    "attn_layer_period dim_model_base "
     "full_attention_interval state_size num_heads n_groups conv_kernel "
     "expand mamba_d_conv mamba_d_state mamba_n_heads mamba_n_groups mamba_expand mamba_d_head "
     "d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
@@ -162,6 +163,7 @@ _COUNTS: Final = _words(
     "n_inner sliding_window local_attention num_experts num_local_experts "
     "num_experts_per_tok n_routed_experts n_shared_experts moe_intermediate_size "
     "shared_expert_intermediate_size shared_intermediate_size first_k_dense_replace q_lora_rank "
+    "attn_layer_offset "
     "n_group topk_group decoder_ffn_dim encoder_ffn_dim type_vocab_size decoder_sparse_step "
     "moe_layer_freq max_window_layers no_rope_layer_interval pad_token_id bos_token_id "
     "hidden_size_per_layer_input intermediate_size_mlp block_ff_dim num_kv_shared_layers "
@@ -182,7 +184,8 @@ _NUMBERS: Final = _words(
     "swiglu_alpha "
     "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
-    "block_ffn_dim_multiplier route_scale router_jitter_noise"
+    "block_ffn_dim_multiplier route_scale router_jitter_noise moe_routed_scaling_factor "
+    "moe_router_logit_softcapping scale_emb scale_depth"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -194,7 +197,8 @@ _FLAGS: Final = _words(
     "position_embedding_xdrope projectors_bias use_cla use_double_wide_mlp use_expert_bias "
     "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
     "mla_use_nope moe_renormalize use_grouped_topk "
-    "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias"
+    "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias "
+    "moe_apply_router_weight_on_input"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
@@ -204,7 +208,8 @@ _TEXTS: Final = _words(
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
-    "moe_layers time_step_limit mlp_layer_types lora_adaptations"
+    "moe_layers time_step_limit mlp_layer_types lora_adaptations layer_rope_theta "
+    "num_attention_heads_per_layer"
 )
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(
@@ -214,7 +219,8 @@ _OBJECTS: Final = _words(
 #: What has several types, and is checked where it is read.
 OF_SEVERAL_TYPES: Final = _words(
     "moe_layer_end_index moe_topk num_shared_expert time_step_rank sliding_window_pattern "
-    "_sliding_window_pattern use_bidirectional_attention activation_sparsity_pattern"
+    "_sliding_window_pattern use_bidirectional_attention activation_sparsity_pattern "
+    "mamba_dt_rank"
 )
 
 _MOST: Final = (1 << 31) - 1

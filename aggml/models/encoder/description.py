@@ -221,6 +221,9 @@ class EncoderDescription:
             found |= linear("mlm.dense", width, width) | norm("mlm.norm", width, centred=True)
             found |= linear("mlm.output", width, "vocabulary")
             found["mlm.output.weight"] = replace(found["mlm.output.weight"], optional=True)
+        for rope in (layer.rope for layer in self.layers if layer.rope is not None):
+            if rope.factors is not None:
+                found[rope.factors] = TensorForm((rope.dims // 2,), optional=True, vector=True)
         return found | self.layer_forms(tensors, "")
 
     def layer_forms(self, tensors: Mapping[str, Tensor], prefix: str) -> dict[str, TensorForm]:

@@ -372,8 +372,9 @@ class Nodes:
         """Give queries or keys rotary positions."""
         rope: Any = layer.rope
         assert self.positions is not None
+        factors = None if rope.factors is None else self.weights.get(rope.factors)
         return ops.rope_ext(
-            x, self.positions, None, rope.dims, mode=rope.mode, n_ctx_orig=rope.original_context,
+            x, self.positions, factors, rope.dims, mode=rope.mode, n_ctx_orig=rope.original_context,
             freq_base=rope.base, freq_scale=rope.scale, ext_factor=rope.extrapolation,
             attn_factor=rope.attention_factor, beta_fast=rope.beta_fast, beta_slow=rope.beta_slow,
         )  # fmt: skip

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 STATES = (
     "mamba2-groups", "rwkv6", "rwkv7-two-heads", "qwen35", "lfm2",
     *(pytest.param(x, marks=pytest.mark.slow)
-      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid", "kimi-linear")),
+      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid", "kimi-linear",
+                "jamba")),
 )  # fmt: skip
 REWIND = 7
 #: Attention of all kinds: by groups, with windows, with latent keys, with experts, with biases.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = [
     "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
-    "nemotron_h", "falcon-h1", "mamba",
+    "nemotron_h", "falcon-h1", "mamba", "jamba",
 ]  # fmt: skip
 
 
