@@ -20,7 +20,7 @@ from aggml.models.reading import (
     experts_of,
     layers_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def describe(hp: Hyperparameters) -> Description:
             hp, rope if turned[i] else None, i, scale=scale, sinks=True,
             window=window if near else None,
         )
-        for i, near in enumerate(windowed(hp, layers, PERIOD))
+        for i, near in enumerate(sliding_layers(hp, layers, PERIOD))
     )  # fmt: skip
     return description_of(
         hp,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import ExpertsOrNet, FeedForward, Mamba
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, decay_rates, kernels
-from aggml.models.checkpoints.recipes import Checkpoint, stacked
+from aggml.models.checkpoints.recipes import Checkpoint, stack
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, layers_of
 
@@ -76,7 +76,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_gate_inp": f"{_AT}feed_forward.router",
         **{f"blk.{{i}}.ffn_{x}": f"{_AT}feed_forward.{x}_proj" for x in ("gate", "up", "down")},
         **{
-            f"blk.{{i}}.ffn_{x}_exps": stacked(f"{_AT}feed_forward.experts.{{e}}.{x}_proj")
+            f"blk.{{i}}.ffn_{x}_exps": stack(f"{_AT}feed_forward.experts.{{e}}.{x}_proj")
             for x in ("gate", "up", "down")
         },
     },

@@ -30,8 +30,8 @@ from aggml.models.reading import (
     layers_of,
     nets_of,
     rope_of,
-    routed_of,
-    windowed,
+    routed_experts_of,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def describe(hp: Hyperparameters) -> Description:
         attention_factor=1.0,
     )  # fmt: skip
     local = _near_layers(hp, layers) if window else (False,) * layers
-    nets = nets_of(hp, routed_of(hp, "sigmoid", shared=FeedForward(suffix="_shexp")))
+    nets = nets_of(hp, routed_experts_of(hp, "sigmoid", shared=FeedForward(suffix="_shexp")))
     mixers = (
         attention_of(
             hp, near if local[i] else far, i, norm="head", gate="attn_gate", softplus=True,
@@ -76,7 +76,7 @@ def _near_layers(hp: Hyperparameters, layers: int) -> tuple[bool, ...]:
     name = "attention.sliding_window_pattern"
     if hp.get(name) is None:
         return tuple(i % PERIOD > 0 for i in range(layers))
-    return windowed(hp, layers, PERIOD)
+    return sliding_layers(hp, layers, PERIOD)
 
 
 def _near(config: Config) -> list[bool] | None:

@@ -27,7 +27,7 @@ from aggml.models.reading import (
     experts_of,
     layers_of,
     rope_of,
-    windowed,
+    sliding_layers,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def describe(hp: Hyperparameters) -> Description:
         everywhere, base=hp.number("rope.freq_base_swa", everywhere.base, above=0.0), scale=1.0,
         extrapolation=0.0, attention_factor=1.0,
     )  # fmt: skip
-    local = windowed(hp, layers, PERIOD) if window else (False,) * layers
+    local = sliding_layers(hp, layers, PERIOD) if window else (False,) * layers
     mixers = (
         attention_of(
             hp, nearby if near else everywhere, i, norm="head", window=window if near else None
