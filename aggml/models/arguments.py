@@ -201,7 +201,10 @@ def text_list(
             "around it"
         )
     items = _items(place, name, value, what)
-    return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(items)]
+    for i, x in enumerate(items):
+        if type(x) is not str or not x.isascii():  # else it is fine, and its name need not be made
+            items[i] = one_text(place, f"{name}[{i}]", x)
+    return items
 
 
 def _list_of_set(value: Any) -> Any:  # noqa: ANN401
@@ -211,6 +214,8 @@ def _list_of_set(value: Any) -> Any:  # noqa: ANN401
 
 def _items(place: str, name: str, value: Any, what: str = "a list of texts") -> list[Any]:  # noqa: ANN401
     """The elements of a list, a tuple, an array or the like; a set has no order."""
+    if type(value) is list or type(value) is tuple:  # a question to an abstract class takes 1 us
+        return list(value)
     if (
         isinstance(value, (bytes, bytearray, memoryview, Mapping, set, frozenset))
         or not isinstance(value, Iterable)
@@ -234,15 +239,14 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             f"[{place}] {name} is an array of {value.dtype} with the shape {value.shape}, expected "
             "token ids: integers in one dimension"
         )
-    for i, x in enumerate(items):
-        if type(x) is int:
-            continue
-        try:
-            items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
-        except InvalidArgument:
-            raise InvalidArgument(
-                f"[{place}] {name}[{i}] is {show(x)}, expected a token id"
-            ) from None
+    if {*map(type, items)} != {int}:
+        for i, x in enumerate(items):
+            try:
+                items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
+            except InvalidArgument:
+                raise InvalidArgument(
+                    f"[{place}] {name}[{i}] is {show(x)}, expected a token id"
+                ) from None
     if items and not 0 <= min(items) <= max(items) < vocabulary:
         raise InvalidArgument(
             f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "

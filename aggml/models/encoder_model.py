@@ -45,7 +45,7 @@ __all__ = ["EncoderModel"]
 MOST_WAITING: Final = 1 << 16  # texts of tasks that wait at a time; more are refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Text:
     """A request: token ids, and what is made of them."""
 
@@ -338,13 +338,16 @@ class EncoderModel(Model):
         if self._encoder.model.pooling == "none":
             every = await self._results(what, sequences, "tokens", priority, deadline)
             return cast("F32", [x[:, :dimensions] for x in every])
-        vectors = await self._results(what, sequences, "pooled", priority, deadline)
-        if len(vectors) == 1:  # what `stack` does, with a tenth of its calls
-            found = vectors[0][None] if normalize else vectors[0][None].copy()
-        else:
-            found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
-        found = found[:, :dimensions]
-        return _unit(found) if normalize else found
+        whole = dimensions == self.width
+        kind: Kind = "unit" if whole and normalize else "pooled"
+        vectors = await self._results(what, sequences, kind, priority, deadline)
+        if len(vectors) == 1 and vectors[0].base is None:
+            found = vectors[0]
+        else:  # copied, because a view would keep the vectors of other tasks
+            found = np.concatenate(vectors) if vectors else np.empty((0, self.width), np.float32)
+        if whole:
+            return found
+        return _unit(found[:, :dimensions]) if normalize else found[:, :dimensions]
 
     async def _results(
         self,
@@ -364,31 +367,25 @@ class EncoderModel(Model):
                 raise closed_error(what) from error
             raise
 
-    async def _compute_kind(self, texts: Sequence[_Text], kind: Kind) -> list[F32]:
-        """The results of texts of which the same is asked."""
-        begin = time.perf_counter()
-        found = await self._encoder.compute([text.ids for text in texts], kind)
-        counters, sizes = self.counters, [len(text.ids) for text in texts]
-        counters.steps += 1
-        counters.sequences += len(texts)
-        counters.prompt_tokens += sum(sizes)
-        counters.longest = max([counters.longest, *sizes])
-        counters.prompt_seconds += time.perf_counter() - begin
-        return found
-
     async def _compute(self, texts: list[_Text]) -> list[F32]:
-        """The results of a batch."""
-        first = texts[0].kind
-        if len(texts) == 1 or all(text.kind == first for text in texts):
-            return await self._compute_kind(texts, first)
-        found: list[Any] = [None] * len(texts)
+        """The results of a batch; texts of which the same is asked are computed together."""
         kinds: dict[Kind, list[int]] = {}
         for i, text in enumerate(texts):
             kinds.setdefault(text.kind, []).append(i)
+        found: list[Any] = [None] * len(texts)
+        counters = self.counters
         for kind, numbers in kinds.items():
-            results = await self._compute_kind([texts[i] for i in numbers], kind)
+            begin = time.perf_counter()
+            sequences = [texts[i].ids for i in numbers]
+            results = await self._encoder.compute(sequences, kind)
             for i, result in zip(numbers, results, strict=True):
                 found[i] = result
+            sizes = [*map(len, sequences)]
+            counters.steps += 1
+            counters.sequences += len(sizes)
+            counters.prompt_tokens += sum(sizes)
+            counters.longest = max(counters.longest, *sizes)
+            counters.prompt_seconds += time.perf_counter() - begin
         return found
 
     async def rerank(

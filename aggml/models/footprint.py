@@ -264,7 +264,7 @@ async def steps_of_encoder(
     texts = max(BATCH // length, 1)
     built, scratch, graphs = [], 0, 0
     ranks = "cls.weight" in tensors or "cls.output.weight" in tensors
-    for kind in ("pooled", "rank") if ranks else ("pooled",):
+    for kind in ("unit", "rank") if ranks else ("unit",):
         shape = packing.PackingShape(texts, length, 1, masked=True)
         program = await encoder_graph.build(reduced, weights, shape, kind)
         built.append(program.graph)

@@ -95,17 +95,17 @@ class _Use:
 
     def __enter__(self) -> None:
         # First in, then look: `close` looks for users after it has closed.
-        self._life._users.add(self)
-        if self._life.closed:
-            self._leave()
+        life = self._life
+        life._users.add(self)
+        if life.closed:
+            self.__exit__(None, None, None)
             raise closed_error(self._place)
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        closed = self._life.closed
-        self._leave()
-        if closed and isinstance(error, AggmlError):
-            raise closed_error(self._place) from error
-
-    def _leave(self) -> None:
-        self._life._users.discard(self)
-        self._life._free_unused()
+        # First out, then look, for the same reason.
+        life = self._life
+        life._users.discard(self)
+        if life.closed:
+            life._free_unused()
+            if isinstance(error, AggmlError):
+                raise closed_error(self._place) from error

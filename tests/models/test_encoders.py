@@ -48,6 +48,9 @@ async def test_vectors_are_cut_and_of_length_one(folder: Path) -> None:
     async with await aggml.models.load(path) as model:
         assert isinstance(model, aggml.models.EncoderModel)
         whole = await model.embed_ids(random_models.texts(), normalize=False)
+        unit = await model.embed_ids(random_models.texts())
+        wanted = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+        np.testing.assert_allclose(unit, wanted, rtol=1e-5, atol=1e-6)
         short = await model.embed_ids(random_models.texts(), dimensions=16)
         wanted = whole[:, :16] / np.linalg.norm(whole[:, :16], axis=1, keepdims=True)
         np.testing.assert_allclose(short, wanted, rtol=1e-5, atol=1e-6)
@@ -105,13 +108,14 @@ async def test_tasks_with_one_text_each_are_one_batch(folder: Path) -> None:
         found: list[Any] = [None] * len(texts)
 
         async def one(i: int) -> None:
-            found[i] = (await model.embed_ids([texts[i]]))[0]
+            found[i] = await model.embed_ids([texts[i]])
 
         async with anyio.create_task_group() as tasks:
             for i in range(len(texts)):
                 tasks.start_soon(one, i)
         assert batches == [len(texts)]
-        np.testing.assert_allclose(np.stack(found), wanted, atol=2e-5)
+        np.testing.assert_allclose(np.concatenate(found), wanted, atol=2e-5)
+        assert all(x.base is None for x in found)  # a view would keep the vectors of all tasks
 
 
 async def test_vectors_ranks_and_tokens_share_a_batch(folder: Path) -> None:
@@ -146,6 +150,32 @@ async def test_the_mean_of_all_tokens_is_the_vector_of_the_text(folder: Path) ->
         np.testing.assert_allclose(await model.embed(texts, normalize=False), mean, atol=2e-5)
         unit = await model.embed_multi(texts, normalize=True)
         np.testing.assert_allclose(np.linalg.norm(unit[2], axis=1), 1, atol=1e-5)
+
+
+async def test_dense_layers_with_biases_follow_the_mean(folder: Path) -> None:
+    name = "gemma-embedding-dense"
+    bare, path = random_models.write(folder / f"{name}.gguf", name), folder / "biased.gguf"
+    first, second = (random_models.weights(name)[f"dense_{i}.weight"] for i in (2, 3))
+    random = np.random.default_rng(4)
+    biases = [random.normal(size=len(x)).astype(np.float32) for x in (first, second)]
+    with aggml.GGUFFile.open(bare) as file, aggml.GGUFWriter(path) as writer:
+        for key, value in file.metadata.items():
+            writer.add(key, value, file.types[key])
+        for tensor, x in file.tensors.items():
+            writer.add_tensor(tensor, file.data(tensor), x.dtype, ne=x.ne[: x.ndim])
+        for i, bias in zip((2, 3), biases, strict=True):
+            writer.add_tensor(f"dense_{i}.bias", bias)
+    async with await aggml.models.load(path) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        texts = random_models.texts()
+        found = await model.embed_ids(texts, normalize=False)
+        alone = np.concatenate([await model.embed_ids([x], normalize=False) for x in texts])
+        ids = [np.array(x, np.int32) for x in texts]
+        every = await model._encoder.compute(ids, "tokens")
+    means = np.stack([x.mean(axis=0) for x in every])
+    wanted = (means @ first.T + biases[0]) @ second.T + biases[1]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=3e-5)
+    np.testing.assert_allclose(alone, wanted, rtol=1e-4, atol=3e-5)
 
 
 async def test_a_file_without_pooling_gives_the_vectors_of_all_tokens(folder: Path) -> None:

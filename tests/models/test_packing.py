@@ -50,7 +50,11 @@ def test_half_of_all_tokens_or_more_are_real(lengths: list[int]) -> None:
 def test_arrays_say_who_is_where(lengths: list[int]) -> None:
     sentences = [np.arange(1, n + 1, dtype=np.int32) + 1000 * i for i, n in enumerate(lengths)]
     packing = pack(lengths)
-    ids, positions, member = fill(packing, sentences)
+    flat_ids, flat_positions, member = fill(packing, sentences)
+    ids, positions = (
+        x.reshape(packing.shape.rows, packing.shape.tokens) for x in (flat_ids, flat_positions)
+    )
+    assert member is not None
     assert member.sum() == sum(lengths)
     for sentence, (row, _, segment) in zip(sentences, packing.places, strict=True):
         mine = member[row, :, segment] == 1
@@ -62,6 +66,14 @@ def test_equal_lengths_need_no_mask() -> None:
     assert pack([14, 14, 14], alike=True) == Packing(
         PackingShape(3, 14, 1, masked=False), ((0, 0, 0), (1, 0, 0), (2, 0, 0))
     )
+
+
+def test_rows_of_whole_sentences_have_no_members() -> None:
+    sentences = [np.array(x, np.int32) for x in ([5, 6, 7], [8, 9, 4])]
+    ids, positions, member = fill(pack([3, 3], alike=True), sentences)
+    assert ids.tolist() == [5, 6, 7, 8, 9, 4]
+    assert positions.tolist() == [0, 1, 2, 0, 1, 2]
+    assert member is None
 
 
 def test_short_sentences_share_a_row() -> None:

@@ -73,8 +73,11 @@ async def test_stages_give_what_one_machine_gives(
     folder: Path, nodes: Any, layout: str, stages: int
 ) -> None:
     path = random_models.write(folder / f"{layout}.gguf", layout)
-    ids = random_models.prompt(30)
-    long = random_models.prompt(700)  # more than one piece, which are under way at the same time
+    # One machine fills a prompt up to one of few sizes, stages compute it as long as it is. So the
+    # lengths are such sizes: with AVX-512 products of 17 to 31 columns add up in another order than
+    # those of 32, and keys in f16 make differences of 1e-3 of that.
+    ids = random_models.prompt(32)
+    long = random_models.prompt(704)  # two pieces, which are under way at the same time
     async with await aggml.models.load(path, ctx=1024) as whole:
         wanted = await whole.logits(ids), await whole.logits(long), await whole.embed_ids([ids])
         tokens = await _generated(whole, ids)
@@ -84,7 +87,7 @@ async def test_stages_give_what_one_machine_gives(
         assert await _generated(model, ids) == tokens
         got = await model.logits(ids), await model.logits(long), await model.embed_ids([ids])
     for a, b in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(a, b)
 
 
 async def test_generations_at_once_do_not_mix(path: Path) -> None:

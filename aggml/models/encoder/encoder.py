@@ -18,11 +18,13 @@ from aggml.models.encoder.graph import Kind, Program, build, mask_of
 from aggml.models.encoder.packing import (
     F32,
     Ids,
+    Packing,
     PackingShape,
     divide,
     fill,
     pack,
     pack_apart,
+    segments_of,
     types_of,
 )
 from aggml.models.errors import ModelError
@@ -61,10 +63,11 @@ AT_ONCE: Final = 8
 class _Worker:
     """A stream and its graphs, the least recently used graph first."""
 
-    __slots__ = ("programs", "site")
+    __slots__ = ("programs", "site", "stream")
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self.stream = site.host.stream
         self.programs: OrderedDict[tuple[PackingShape, Kind], Program] = OrderedDict()
 
 
@@ -148,15 +151,18 @@ class Encoder:
 
         Args:
             texts: token ids, for which `check` has returned.
-            kind: "pooled": the vector of each text, not normalised, (width,); "rank": the numbers
-                of the rank head, (ranks,); "tokens": the vectors of all tokens, (tokens, width);
-                "terms": a number of each word, (vocabulary,); "weights": one of each token;
-                "multi": the vectors of all tokens by the head for them.
+            kind: "pooled": the vector of each text, not normalised, (1, width); "unit": with length
+                1; "rank": the numbers of the rank head, (1, ranks); "tokens": the vectors of all
+                tokens, (tokens, width); "terms": a number of each word, (vocabulary,); "weights":
+                one of each token; "multi": the vectors of all tokens by the head for them.
+
+        Returns:
+            The result of each text; those of texts that share a part may be views of one array.
 
         Cancellation: aborts the computation.
         """
         with self.lifetime.use("Encoder"):
-            lengths = [len(x) for x in texts]
+            lengths = [*map(len, texts)]
             alike = len(set(lengths)) == 1
             most = self._part
             if kind == "terms":
@@ -165,8 +171,9 @@ class Encoder:
             queued: list[tuple[_Part, Future[Any]]] = []
             try:
                 for numbers in parts:
-                    chosen = [texts[i] for i in numbers]
-                    part = _Part(numbers, chosen, alike=alike, apart=kind == "terms")
+                    sizes = [lengths[i] for i in numbers]
+                    packing = pack_apart(sizes) if kind == "terms" else pack(sizes, alike=alike)
+                    part = _Part(numbers, [texts[i] for i in numbers], packing)
                     queued.append((part, await self._queue(part, kind)))
                 if len(queued) == 1:
                     arrays = [await queued[0][1]]
@@ -176,10 +183,9 @@ class Encoder:
                 for _, future in queued:
                     future.abort()
                 raise
-        found: list[F32] = [np.empty(0, np.float32)] * len(texts)
-        mean = kind == "pooled" and self.model.pooling == "mean"
+        found: list[Any] = [None] * len(texts)
         for (part, _), array in zip(queued, arrays, strict=True):
-            for i, result in zip(part.numbers, part.results(array, kind, mean=mean), strict=True):
+            for i, result in zip(part.numbers, part.results(array, kind), strict=True):
                 found[i] = result
         return found
 
@@ -208,19 +214,19 @@ class Encoder:
         shape = part.packing.shape
         key: tuple[PackingShape, Kind] = (shape, kind)
         worker = self._workers[0]
-        if worker.site.host.pending or key not in worker.programs:
-            worker = min(self._workers, key=lambda w: (w.site.host.pending, key not in w.programs))
+        if worker.stream.pending or key not in worker.programs:
+            worker = min(self._workers, key=lambda w: (w.stream.pending, key not in w.programs))
         program = await self._program(worker, key)
         ids, positions, member = fill(part.packing, part.texts)
         if len(part.texts) > AT_ONCE:
             await CHECKPOINT  # each step may take 0.5 ms while workers are busy
-        inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
+        inputs: dict[Tensor, Any] = {program.ids: ids}
         if program.positions is not None:
-            inputs[program.positions] = positions.reshape(-1)
+            inputs[program.positions] = positions
         if program.member is not None:
             inputs[program.member] = member
         if program.masks:
-            segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
+            segments = segments_of(shape, member)
             alibi = self.model.distance_bias > 0
             for window, mask in program.masks.items():
                 inputs[mask] = mask_of(segments, window, distances=alibi)
@@ -229,7 +235,7 @@ class Encoder:
             assert self._separator is not None
             inputs[program.types] = types_of(part.packing, part.texts, self._separator)
         if program.chosen is not None:
-            last = kind == "pooled" and self.model.pooling == "last"
+            last = kind in ("unit", "pooled") and self.model.pooling == "last"
             inputs[program.chosen] = part.chosen_tokens(last=last)
         return worker.site.run(program.graph, inputs, program.vectors)
 
@@ -270,12 +276,8 @@ class _Part:
 
     __slots__ = ("numbers", "packing", "texts")
 
-    def __init__(
-        self, numbers: list[int], texts: list[Ids], *, alike: bool, apart: bool = False
-    ) -> None:
-        self.numbers, self.texts = numbers, texts
-        lengths = [len(x) for x in texts]
-        self.packing = pack_apart(lengths) if apart else pack(lengths, alike=alike)
+    def __init__(self, numbers: list[int], texts: list[Ids], packing: Packing) -> None:
+        self.numbers, self.texts, self.packing = numbers, texts, packing
 
     def chosen_tokens(self, *, last: bool) -> Ids:
         """The token whose vector is the text's vector, for each segment of each row."""
@@ -285,24 +287,22 @@ class _Part:
             found[row, segment] = row * shape.tokens + start + (len(ids) - 1 if last else 0)
         return found.reshape(-1)
 
-    def results(self, array: Any, kind: Kind, *, mean: bool) -> list[F32]:  # noqa: ANN401
+    def results(self, array: F32, kind: Kind) -> list[F32]:
         """The result of each text, from the array of the graph's result."""
         shape, places = self.packing.shape, self.packing.places
         if kind in ("tokens", "weights", "multi"):
-            rows = np.asarray(array).reshape(shape.rows, shape.tokens, -1)
+            rows = array.reshape(shape.rows, shape.tokens, -1)
             return [
                 rows[row, start : start + len(ids)].copy()
                 for (row, start, _), ids in zip(places, self.texts, strict=True)
             ]
-        if not shape.masked:  # each text is a row
-            whole = np.asarray(array).reshape(shape.rows, -1)
-            return list(whole / np.float32(shape.tokens) if mean else whole)
-        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)
-        row, _, segment = np.array(places).T
-        found = found[row, segment]
-        if mean:
-            found = found / np.array([len(x) for x in self.texts], np.float32)[:, None]
-        return list(found)
+        if shape.masked:  # else each text is a row
+            row, _, segment = np.array(places).T
+            array = array[row * shape.segments + segment]
+        if kind == "terms":
+            return list(array)
+        n = len(places)
+        return [array] if n == 1 else [array[i : i + 1] for i in range(n)]
 
 
 def _further(backend: Backend) -> list[Backend]:

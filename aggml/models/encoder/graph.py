@@ -39,8 +39,9 @@ GATED: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "gated silu": ops.swiglu_split,
 }
 
-Kind = Literal["pooled", "rank", "tokens", "terms", "weights", "multi"]
+Kind = Literal["unit", "pooled", "rank", "tokens", "terms", "weights", "multi"]
 LEAST: Final = 1e30  # taken from the numbers of padding, so that no maximum is one of them
+SHORTEST: Final = 1e-12  # a vector that is shorter is divided by this instead of its length
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -103,10 +104,11 @@ async def build(
         model: the description of the model.
         weights: by their names in the file.
         shape: rows, tokens of a row, segments of a row.
-        kind: "pooled": a vector of each text; "rank": the rank head's output for the first token of
-            each text; "tokens": the vectors of all tokens; "terms": for each text a number of each
-            word in the vocabulary, by the head that predicts masked words: each row is one text;
-            "weights": a number of each token; "multi": a vector of each, by a head for that.
+        kind: "pooled": a vector of each text; "unit": the same with length 1; "rank": the rank
+            head's output for the first token of each text; "tokens": the vectors of all tokens;
+            "terms": for each text a number of each word in the vocabulary, by the head that
+            predicts masked words: each row is one text; "weights": a number of each token; "multi":
+            a vector of each, by a head for that.
         narrow: whether keys and values are bf16.
         typed: whether the types of tokens are given; else all are of type 0.
     """
@@ -118,7 +120,8 @@ async def build(
 
     ids = new_input("ids", DType.I32, total)
     positions = new_input("positions", DType.I32, total) if model.ordered else None
-    mean = kind == "pooled" and model.pooling == "mean"
+    pooled = kind in ("unit", "pooled")
+    mean = pooled and model.pooling == "mean"
     masks: dict[int | None, Tensor | None] = {}
     inputs: dict[int | None, Tensor] = {}
     member = None
@@ -133,7 +136,7 @@ async def build(
             masks.setdefault(None, masks[window])
         else:
             masks[window] = None
-    if mean or (kind == "terms" and shape.masked):
+    if (mean or kind == "terms") and shape.masked:
         member = member or new_input("member", DType.F32, segments, tokens, rows)
     part = Nodes(model, weights, masks, positions, shape, narrow=narrow)
     types = new_input("types", DType.I32, total) if typed else None
@@ -145,9 +148,7 @@ async def build(
         x = part.norm(model.last_norm, x)
     chosen = None
     if mean:
-        assert member is not None
-        turned = ops.cont(ops.transpose(ops.reshape_3d(x, model.width, tokens, rows)))
-        x = ops.mul_mat(turned, ops.cont(ops.transpose(member)))
+        x = part.means(x, member)
     elif kind == "terms":
         x = part.terms(x, member)
     elif kind == "weights":
@@ -159,9 +160,11 @@ async def build(
         x = ops.get_rows(x, chosen)
         if kind == "rank":
             x = part.rank(x)
-    if kind == "pooled":
+    if pooled:
         for name in ("dense_2", "dense_3"):
             x = part.linear(name, x) if f"{name}.weight" in weights else x
+    if kind == "unit":
+        x = ops.l2_norm(x, SHORTEST)
     return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x, types)
 
 
@@ -227,6 +230,22 @@ class Nodes:
         if self.model.embedding_scale != 1.0:
             x = ops.scale(x, self.model.embedding_scale)
         return self.norm("token_embd_norm", x) if self.model.embedding_norm else x
+
+    def means(self, x: Tensor, member: Tensor | None) -> Tensor:
+        """[width, tokens of all rows] -> [width, segments * rows]: the mean of each text's tokens.
+
+        Args:
+            x: the vectors of all tokens.
+            member: 1 where a token belongs to that text of its row; None: each row is one text.
+        """
+        shape, width = self.shape, self.model.width
+        turned = ops.cont(ops.transpose(ops.reshape_3d(x, width, shape.tokens, shape.rows)))
+        if member is None:
+            return ops.reshape_2d(ops.mean(turned), width, shape.rows)
+        of = ops.cont(ops.transpose(member))  # [tokens, segments, rows]
+        count = ops.clamp(ops.sum_rows(of), 1.0, float(shape.tokens))  # a segment may be empty
+        found = ops.div(ops.mul_mat(turned, of), count)
+        return ops.reshape_2d(found, width, shape.segments * shape.rows)
 
     def rank(self, x: Tensor) -> Tensor:
         """[width, texts] -> [ranks, texts]."""

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
@@ -133,9 +133,9 @@ class _Batch:
 
     __slots__ = ("abort", "requests", "size")
 
-    def __init__(self, requests: list[_Request]) -> None:
+    def __init__(self, requests: list[_Request], size: int) -> None:
         self.requests = requests
-        self.size = sum(request.about.size for request in requests)
+        self.size = size
         self.abort: Callable[[], object] | None = None
 
 
@@ -309,7 +309,7 @@ class BatchEngine(Generic[T, R]):
             await CHECKPOINT
         self._shares.enter(call.caller)
         try:
-            while call.waits or (todo and call.error is None):
+            while call.error is None and (call.left or todo):
                 with self._guard:
                     self._awake.add(call)
                     added = self._add(call, requests, todo, priority)
@@ -329,7 +329,7 @@ class BatchEngine(Generic[T, R]):
             if isinstance(call.error, EngineError):
                 raise call.error
             raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
-        return [cast("R", request.result) for request in requests]
+        return [request.result for request in requests]
 
     async def _drive(self, batch: _Batch, call: _Call, *, last: bool) -> None:
         """Compute a batch and hand out its results.
@@ -345,7 +345,7 @@ class BatchEngine(Generic[T, R]):
         items = [request.item for request in computed]
         results: Sequence[R] = ()
         try:
-            if call in {request.call for request in computed}:
+            if any(request.call is call for request in computed):
                 results = await self._compute(items)
             else:
                 results = await self._compute_for_others(batch, items)
@@ -423,16 +423,15 @@ class BatchEngine(Generic[T, R]):
             item = todo.popleft()
             request = _Request(item, Waiting(len(item), priority, now, call.caller), call)
             requests.append(request)
-            self._enqueue([request])
+            self._enqueue(request)
             call.left += 1
             call.size += request.about.size
         return True
 
-    def _enqueue(self, requests: Iterable[_Request]) -> None:
-        for request in requests:
-            self._queue.append(request)
-            self._queued += request.about.size
-            request.call.queued += 1
+    def _enqueue(self, request: _Request) -> None:
+        self._queue.append(request)
+        self._queued += request.about.size
+        request.call.queued += 1
 
     def _may_begin(self) -> bool:
         running = len(self._batches)
@@ -451,20 +450,22 @@ class BatchEngine(Generic[T, R]):
                 self._parked.add(call)
             return None
         chosen = self._queue
+        left: list[_Request] = []
         if len(chosen) > 1:
             queue = [x.about for x in chosen]
             places = choose(queue, self._full, time.monotonic(), self._shares)
             chosen = [self._queue[i] for i in places]
             taken = set(places)
-            self._queue = [x for i, x in enumerate(self._queue) if i not in taken]
-        else:
-            self._queue = []
-        batch = call.batch = _Batch(chosen)
-        self._queued -= batch.size
-        for request in batch.requests:
+            left = [x for i, x in enumerate(self._queue) if i not in taken]
+        self._queue = left
+        size = 0
+        for request in chosen:
+            size += request.about.size
             request.call.queued -= 1
             if not request.call.queued:
                 self._parked.discard(request.call)
+        self._queued -= size
+        batch = call.batch = _Batch(chosen, size)
         self._batches.add(batch)
         self._wake()
         return batch
@@ -511,7 +512,8 @@ class BatchEngine(Generic[T, R]):
                 self._queued = 0
                 for request in after:
                     request.call.queued -= 1
-                self._enqueue([*batch.requests, *after])
+                for request in (*batch.requests, *after):
+                    self._enqueue(request)
                 for other in dict.fromkeys(request.call for request in batch.requests):
                     awake = self._awake.calls.get(other.home, {})
                     if other is not call and other.batch is None and other not in awake:

@@ -183,7 +183,8 @@ class JsonVocabulary(Vocabulary):
     def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
         own = self._literal if literal else self._tokenizer
         what = f"tokens of {text[:40]!r}"
-        return list(call_library(lambda: own.encode(text, add_special_tokens=special), what).ids)
+        ids: list[int] = call_library(own.encode, what, text, None, False, special).ids
+        return ids
 
     def _control_names(self) -> set[str]:
         return {x for x in self._added if self._added[x] in self._hidden}
