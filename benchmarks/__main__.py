@@ -87,15 +87,41 @@ def usable_cores() -> int:
 
 
 class Bench:
-    """One run: its options, and the rows measured so far."""
+    """One run: its options, and the rows measured so far.
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    Args:
+        given: the options.
+        about: facts of the machine.
+        out: the file of the results.
+    """
+
+    def __init__(self, given: argparse.Namespace, about: Mapping[str, Any], out: Path) -> None:
         self.quick: bool = given.quick
         self.threads: int = given.threads
         self.match: str = given.match
         self.rows: list[Row] = []
         self.missing: list[str] = []
         self.roofline = roofline.Roofline(given.threads)
+        self.out = out
+        self.result: dict[str, Any] = {
+            "machine": about, "threads": given.threads, "quick": given.quick,
+        }  # fmt: skip
+        self._begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has lasted."""
+        return time.perf_counter() - self._begin
+
+    def save(self, unfinished: Sequence[Row] = ()) -> None:
+        """Write all rows, and those of a part that has more rounds to come."""
+        self.result |= {
+            "seconds": self.seconds,
+            "rows": [row.as_json() for row in [*self.rows, *unfinished]],
+            "missing": self.missing,
+        }
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(json.dumps(self.result, indent=1) + "\n", encoding="utf-8")
 
     def part(self, name: str) -> list[Row]:
         """The rows of one benchmark, on asyncio and trio where the loop matters."""
@@ -146,11 +172,15 @@ class Bench:
                 embeddings.measure, self.threads, self.roofline,
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
-        if name in (service.PART, mixed.PART):
-            asked = service if name == service.PART else mixed
+        if name == service.PART:
             return partial(
-                asked.measure, self.threads, quick=quick, match=self.match, missing=missing
+                service.measure, self.threads, quick=quick, match=self.match, missing=missing
             )
+        if name == mixed.PART:
+            return partial(
+                mixed.measure, self.threads,
+                quick=quick, match=self.match, missing=missing, save=self.save,
+            )  # fmt: skip
         if name == tasks.PART:
             return partial(
                 tasks.measure, self.threads, quick=quick, match=self.match, missing=missing
@@ -215,17 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
     if given.threads < 1:
         parser.error(f"--threads {given.threads} is less than 1")
-    begin = time.perf_counter()
     about = machine(PACKAGES)
     out: Path = given.out or _default_out(given, about)
-    result = {"machine": about, "threads": given.threads, "quick": given.quick}
-    bench = Bench(given)
+    bench = Bench(given, about, out)
     failed = []
     parts = given.parts or list(PARTS)
-    out.parent.mkdir(parents=True, exist_ok=True)
     for i, part in enumerate(parts):
-        spent = time.perf_counter() - begin
-        progress(f"part {i + 1} of {len(parts)}, after {spent:.0f} s: {part} ...")
+        progress(f"part {i + 1} of {len(parts)}, after {bench.seconds:.0f} s: {part} ...")
         try:
             found = bench.part(part)
         except Exception as error:  # go on with the other parts
@@ -235,16 +261,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(table(found), end="\n\n", flush=True)
             bench.rows += found
-        result["seconds"] = time.perf_counter() - begin
-        result["rows"] = [row.as_json() for row in bench.rows]
-        result["missing"] = bench.missing
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        bench.save()
     for line in bench.missing:
         print(f"not measured: {line}")
-    print(_summary(bench.rows, time.perf_counter() - begin))
+    print(_summary(bench.rows, bench.seconds))
     print(f"written to {out}")
     folder = out.with_suffix("")
-    drawn = chart.draw(result, folder)
+    drawn = chart.draw(bench.result, folder)
     print(f"{len(drawn)} charts in {folder}" if drawn else "no charts: these parts have none")
     return 1 if failed else 0
 

@@ -1,6 +1,7 @@
 """Runs llama.cpp's server: ``python -m benchmarks.llama_server MODEL THREADS SLOTS CTX [KIND]``.
 
-KIND is "text" (the default), "vectors" or "ranks". Not here: the clients (service.py, mixed.py).
+KIND is "text" (the default), "chat", "vectors" or "ranks". Not here: the clients (service.py,
+mixed.py).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ def main() -> None:
     given.n_parallel = slots
     given.n_ctx = slots * ctx
     given.port = 0
-    if kind != "text":
+    if kind in ("vectors", "ranks"):
         given.embedding = True
+        given.n_ubatch = given.n_batch  # a text must be in one such batch, as its manual says
     if kind == "ranks":
         given.pooling_type = x.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
-    given.cache_prompt = False  # no prompt comes twice
+    given.cache_prompt = kind == "chat"  # else no prompt comes twice; chats begin alike
     server = x.Server(given)
     print(f"on {server.listening_address}", flush=True)
     threading.Event().wait()

@@ -3,8 +3,9 @@
 First all kinds of clients ask at the same time: one process of aggml.serve with four models, then
 the peers, each in a process of its own on the same cores: llama.cpp's server for chats, vectors and
 ranks, and faster-whisper. Each client sends its next request when it has its answer. Then a prompt
-of 4,000 tokens comes while eight answers are streamed. The sides take turns: the processes of one
-are stopped while the other is measured. Not here: one kind alone (service.py, embeddings.py).
+of 4,000 tokens comes while eight answers are streamed. The sides take turns of half a minute: the
+processes of one are stopped while the other is measured. Each turn's figures are printed and saved.
+Not here: one kind alone (service.py, embeddings.py).
 """
 # Weights are those of the folder AGGML_WEIGHTS: base.pt, multilingual.tiktoken and a13.wav for
 # aggml, the folder whisper-base-ct2 for faster-whisper, and the first *.gguf that can chat, or else
@@ -21,7 +22,6 @@ import os
 import re
 import time
 import wave
-from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from aggml.gguf import GGUFFile
 from aggml.models.checkpoints import SafeTensors
 from benchmarks.peers import MissingPeerError, model_folder, module, need
 from benchmarks.roofline import CACHE
-from benchmarks.service import Server, lines_of
+from benchmarks.service import NOTE, Server, first_error, lines_of
 from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
@@ -59,7 +59,13 @@ STREAMS: Final = 8
 LONG: Final = 4000  # tokens of the prompt beside them
 SHORT: Final = 16  # tokens of their own prompts
 FIRST_TOKEN: Final = 300  # of vocabularies, behind bytes and control tokens
-PATIENCE: Final = 600
+PATIENCE: Final = 120
+LEAD: Final = 3.0  # seconds in which all kinds ask before a window begins
+# Four processes share the cores, each with as many threads as there are cores. Both peers wait for
+# their threads in libgomp, which spins 300,000 times before it sleeps, as it does not know of other
+# processes: a thread of one then spins through the time slice that the thread it waits for needs.
+# Its manual has this variable for such machines.
+PASSIVE: Final = {"OMP_WAIT_POLICY": "passive"}
 WORDS: Final = re.findall(
     r"\w+",
     "the river stone carries a quiet light over fields where old trees and new houses stand "
@@ -68,15 +74,33 @@ WORDS: Final = re.findall(
 )
 
 
-async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
-    """Rows of all kinds at once, and of a long prompt beside streams."""
+async def measure(
+    threads: int,
+    *,
+    quick: bool,
+    match: str,
+    missing: list[str],
+    save: Callable[[Sequence[Row]], None],
+) -> list[Row]:
+    """Rows of all kinds at once, and of a long prompt beside streams.
+
+    Args:
+        threads: of each server.
+        quick: one short round.
+        match: a part of the name of one of them, or "" for both.
+        missing: gets what was not measured, and why.
+        save: is called with the rows so far after each round.
+    """
     need("httpx", "uvicorn", "starlette")
     chat = _chat_file(quick=quick)
     rows: list[Row] = []
     if match in "all kinds at once":
-        rows += await _all_kinds(chat, threads, quick=quick, missing=missing)
+        rows += await _all_kinds(chat, threads, quick=quick, missing=missing, save=save)
     if match in "a long prompt":
-        rows += await _long_prompt(chat, threads, quick=quick, missing=missing)
+        before = list(rows)
+        rows += await _long_prompt(
+            chat, threads, quick=quick, missing=missing, save=lambda some: save([*before, *some])
+        )
     return rows
 
 
@@ -174,14 +198,19 @@ class Side:
 
     Args:
         commands: of the servers, each with the kinds that it answers.
+        variables: of their environment.
     """
 
-    def __init__(self, commands: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
+    def __init__(
+        self,
+        commands: Sequence[tuple[Sequence[str], Sequence[str]]],
+        variables: Mapping[str, str],
+    ) -> None:
         self.addresses: dict[str, str] = {}
         self.servers: list[Server] = []
         try:
             for command, kinds in commands:
-                server = Server(command, PATIENCE)
+                server = Server(command, PATIENCE, variables)
                 self.servers.append(server)
                 self.addresses |= dict.fromkeys(kinds, server.address)
                 server.__exit__()
@@ -199,19 +228,46 @@ class Side:
             server.close()
 
 
-@dataclass
+@dataclass(frozen=True)
+class Span:
+    """From when to when a client waited: for a whole answer or, of a chat, for a token."""
+
+    begun: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long that was."""
+        return self.ended - self.begun
+
+
 class Seen:
-    """What the clients of a kind saw in a window.
+    """What the clients of a kind saw.
 
     Attributes:
-        done: tokens, texts, documents or seconds of sound.
-        times: of whole requests, or of chats to the first token; seconds.
-        between: seconds between the tokens of chats.
+        first: the waits for whole answers or, of chats, for their first tokens.
+        between: the waits for all other tokens of chats.
+        open: when each client that waits began to, by its number.
     """
 
-    done: float
-    times: list[float]
-    between: list[float]
+    def __init__(self) -> None:
+        self.first: list[Span] = []
+        self.between: list[Span] = []
+        self.open: dict[int, float] = {}
+
+    def done(self, begin: float, end: float) -> float:
+        """How many answers (of chats: tokens) were computed between two times.
+
+        One counts with the share of its time that lies there. One that is not there yet counts as
+        if it took as long as the others took on average, or as it has taken already; without any
+        other the result is not a number.
+        """
+        spans = [x for x in [*self.first, *self.between] if x.ended > begin]
+        if not spans:
+            return math.nan
+        usual = sum(x.seconds for x in spans) / len(spans)
+        spans += [Span(x, max(end, x + usual)) for x in self.open.values()]
+        return sum((min(x.ended, end) - max(x.begun, begin)) / x.seconds for x in spans)
 
 
 class Clients:
@@ -227,48 +283,79 @@ class Clients:
         self._side = side
         self._sound = sound
         self._seed = seed
-        self._seen: dict[str, Seen] = defaultdict(lambda: Seen(0.0, [], []))
-        self._answered: set[str] = set()
-
-    async def run(self, seconds: float) -> dict[str, Seen]:
-        """What they saw in a window that begins when each kind has had an answer."""
-        asks: Mapping[str, Callable[..., Awaitable[None]]] = {
+        self._seen = {kind: Seen() for kind in CLIENTS if kind in side.addresses}
+        self._over = False
+        self._asks: dict[str, Callable[..., Awaitable[None]]] = {
             "chat": self._chat, "vectors": self._vectors, "ranks": self._ranks,
             "speech": self._speech,
         }  # fmt: skip
-        kinds = [x for x in CLIENTS if x in self._side.addresses]
-        found: dict[str, Seen] = {}
-        async with anyio.create_task_group() as tasks:
-            for kind in kinds:
+
+    async def alone(self) -> AsyncGenerator[tuple[str, float]]:
+        """The seconds of one request of each kind, one after the other."""
+        for kind in self._seen:
+            before = time.perf_counter()
+            self._over = True  # one request
+            await self._client(kind, CLIENTS[kind])
+            yield kind, time.perf_counter() - before
+
+    async def run(self, lead: float, seconds: float) -> dict[str, float]:
+        """Figures of a window that begins when all have asked for ``lead`` seconds.
+
+        Requests other than chats that are under way at its end are waited for: faster-whisper
+        would go on with them in the next turn.
+        """
+        self._over = False
+        async with anyio.create_task_group() as others, anyio.create_task_group() as chats:
+            for kind in self._seen:
                 for i in range(CLIENTS[kind]):
-                    tasks.start_soon(self._client, kind, i, asks[kind])
-            with anyio.move_on_after(PATIENCE):
-                while len(self._answered) < len(kinds):  # noqa: ASYNC110
-                    await anyio.sleep(0.05)
-            if silent := [x for x in kinds if x not in self._answered]:
-                raise MissingPeerError(f"no answer within {PATIENCE} s: {', '.join(silent)}")
-            self._seen.clear()
+                    (chats if kind == "chat" else others).start_soon(self._client, kind, i)
+            await anyio.sleep(lead)
+            begin = time.perf_counter()
             await anyio.sleep(seconds)
-            found = dict(self._seen)
-            tasks.cancel_scope.cancel()
+            found = self._figures(begin, time.perf_counter())
+            self._over = True
+            chats.cancel_scope.cancel()
         return found
 
-    async def _client(self, kind: str, i: int, ask: Callable[..., Awaitable[None]]) -> None:
+    def _figures(self, begin: float, end: float) -> dict[str, float]:
+        """Figures by their names, each with its unit behind the last comma."""
+        amounts = {
+            "chat": 1.0, "vectors": TEXTS, "ranks": DOCUMENTS,
+            "speech": (len(self._sound) - 44) / 2 / RATE,
+        }  # fmt: skip
+        found = {}
+        for kind, seen in self._seen.items():
+            done = amounts[kind] * seen.done(begin, end)
+            found[f"{kind}, {UNITS[kind]}"] = done / (end - begin)
+            what = "first token" if kind == "chat" else "a request"
+            first = [x.seconds for x in seen.first if x.ended > begin]
+            found[f"{kind}, {what} p50, ms"] = _at(first, 50)
+            if kind == "chat":
+                between = [x.seconds for x in seen.between if x.ended > begin]
+                for share in (50, 99):
+                    found[f"chat, between tokens p{share}, ms"] = _at(between, share)
+        return found
+
+    async def _client(self, kind: str, i: int) -> None:
         draws = np.random.default_rng((self._seed, list(CLIENTS).index(kind), i))
         httpx = module("httpx")
         address = self._side.addresses[kind]
+        seen = self._seen[kind]
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as http:
             while True:
-                await ask(http, draws)
-                self._answered.add(kind)
+                seen.open[i] = time.perf_counter()
+                await self._asks[kind](http, draws, i)
+                seen.open.pop(i, None)
+                if self._over:
+                    return
 
-    async def _chat(self, http: Any, draws: np.random.Generator) -> None:
+    async def _chat(self, http: Any, draws: np.random.Generator, i: int) -> None:
         body = {
             "messages": [{"role": "user", "content": _text(draws, 60)}], "max_tokens": ANSWER,
             "temperature": 0, "ignore_eos": True, "stream": True,
         }  # fmt: skip
-        before = time.perf_counter()
-        given = 0
+        seen = self._seen["chat"]
+        spans = seen.first
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             await _check(answer)
             async for line in lines_of(answer):
@@ -278,38 +365,33 @@ class Clients:
                 if not choices or not choices[0]["delta"].get("content"):
                     continue
                 now = time.perf_counter()
-                given += 1
-                seen = self._seen["chat"]
-                seen.done += 1
-                (seen.between if given > 1 else seen.times).append(now - before)
-                before = now
+                spans.append(Span(seen.open[i], now))
+                spans = seen.between
+                seen.open[i] = now
 
-    async def _vectors(self, http: Any, draws: np.random.Generator) -> None:
+    async def _vectors(self, http: Any, draws: np.random.Generator, i: int) -> None:
         body = {"input": [_text(draws, 20) for _ in range(TEXTS)]}
-        found = await self._post(http, "vectors", "/v1/embeddings", TEXTS, json=body)
+        found = await self._post(http, "vectors", i, "/v1/embeddings", json=body)
         assert len(found["data"]) == TEXTS
 
-    async def _ranks(self, http: Any, draws: np.random.Generator) -> None:
+    async def _ranks(self, http: Any, draws: np.random.Generator, i: int) -> None:
         documents = [_text(draws, 40) for _ in range(DOCUMENTS)]
         body = {"query": _text(draws, 8), "documents": documents}
-        found = await self._post(http, "ranks", "/v1/rerank", DOCUMENTS, json=body)
+        found = await self._post(http, "ranks", i, "/v1/rerank", json=body)
         assert len(found["results"]) == DOCUMENTS
 
-    async def _speech(self, http: Any, _: np.random.Generator) -> None:
+    async def _speech(self, http: Any, _: np.random.Generator, i: int) -> None:
         path = "/v1/audio/transcriptions"
         files = {"file": ("sound.wav", self._sound)}
         data = {"language": "en", "temperature": "0"}
-        seconds = (len(self._sound) - 44) / 2 / RATE
-        found = await self._post(http, "speech", path, seconds, files=files, data=data)
+        found = await self._post(http, "speech", i, path, files=files, data=data)
         assert found["text"]
 
-    async def _post(self, http: Any, kind: str, path: str, done: float, **body: Any) -> Any:
-        before = time.perf_counter()
+    async def _post(self, http: Any, kind: str, i: int, path: str, **body: Any) -> Any:
         answer = await http.post(path, **body)
         await _check(answer)
         seen = self._seen[kind]
-        seen.done += done
-        seen.times.append(time.perf_counter() - before)
+        seen.first.append(Span(seen.open[i], time.perf_counter()))
         return answer.json()
 
 
@@ -322,7 +404,14 @@ def _text(draws: np.random.Generator, words: int) -> str:
     return " ".join(WORDS[i] for i in draws.integers(0, len(WORDS), words))
 
 
-async def _all_kinds(chat: Path, threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
+async def _all_kinds(
+    chat: Path,
+    threads: int,
+    *,
+    quick: bool,
+    missing: list[str],
+    save: Callable[[Sequence[Row]], None],
+) -> list[Row]:
     """Figures of each kind while all of them ask."""
     vectors, ranks = await _encoder_files()
     serve = ["-m", "aggml", "serve", str(chat), str(vectors), str(ranks)]
@@ -338,7 +427,7 @@ async def _all_kinds(chat: Path, threads: int, *, quick: bool, missing: list[str
     sound = b"" if speech is None else speech[2]
     try:
         need("xllamacpp")
-        theirs += [(llama(chat, CLIENTS["chat"], 512, "text"), ["chat"])]
+        theirs += [(llama(chat, CLIENTS["chat"], 512, "chat"), ["chat"])]
         theirs += [(llama(vectors, 1, 512, "vectors"), ["vectors"])]
         theirs += [(llama(ranks, 1, 512, "ranks"), ["ranks"])]
     except MissingPeerError as error:
@@ -361,12 +450,14 @@ async def _all_kinds(chat: Path, threads: int, *, quick: bool, missing: list[str
     if {kind for _, some in theirs for kind in some} == set(kinds):
         commands[PEERS] = theirs
     rounds, seconds = (1, 3.0) if quick else (3, 20.0)
+    lead = 0.5 if quick else LEAD
     found: dict[str, dict[str, list[float]]] = {}
+    rows: list[Row] = []
     with ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, some in commands.items():
             try:
-                sides[name] = Side(some)
+                sides[name] = Side(some, PASSIVE if name == PEERS else {})
             except MissingPeerError as error:
                 if name == OURS:
                     raise
@@ -374,17 +465,39 @@ async def _all_kinds(chat: Path, threads: int, *, quick: bool, missing: list[str
                 continue
             stack.callback(sides[name].close)
         for turn in range(rounds):
-            for name, side in sides.items():
-                progress(f"{PART}: all kinds at once, {name}, {turn + 1} of {rounds}")
-                with ExitStack() as running:
-                    for server in side.servers:
-                        running.enter_context(server)
-                    seen = await Clients(side, sound, turn).run(seconds)
-                for what, value in _figures(seen, seconds).items():
+            for name, side in [*sides.items()]:
+                label = f"{PART}: all kinds at once, {name}, {turn + 1} of {rounds}"
+                clients = Clients(side, sound, turn)
+                try:
+                    figures = await _turn(label, side, clients, lead, seconds, first=turn == 0)
+                except Exception as error:  # an error of a peer must not end the run
+                    if name == OURS:
+                        raise
+                    missing.append(f"{label}: {first_error(error)}")
+                    del sides[name]
+                    continue
+                for what, value in figures.items():
                     found.setdefault(what, {}).setdefault(name, []).append(value)
-        memory = {name: [side.memory()] for name, side in sides.items()}
-    rows = [_row(f"all at once, {what}", x, quick=quick) for what, x in found.items()]
-    return [*rows, _row("all at once, memory, MB", memory, quick=quick)]
+            rows = [_row(f"all at once, {what}", x, quick=quick) for what, x in found.items()]
+            save(rows)
+    return rows
+
+
+async def _turn(
+    label: str, side: Side, clients: Clients, lead: float, seconds: float, *, first: bool
+) -> dict[str, float]:
+    """Figures of one side, printed."""
+    progress(label)
+    with ExitStack() as running:
+        for server in side.servers:
+            running.enter_context(server)
+        if first:
+            async for kind, took in clients.alone():
+                progress(f"{label}: one request alone, {kind}: {took:.2f} s")
+        figures = await clients.run(lead, seconds)
+    figures["memory, MB"] = side.memory()
+    _note(label, figures)
+    return figures
 
 
 def _llama(path: Path, slots: int, ctx: int, kind: str, *, threads: int) -> list[str]:
@@ -392,20 +505,13 @@ def _llama(path: Path, slots: int, ctx: int, kind: str, *, threads: int) -> list
     return ["-m", "benchmarks.llama_server", str(path), *numbers, kind]
 
 
-def _figures(seen: Mapping[str, Seen], seconds: float) -> dict[str, float]:
-    """Figures by their names, each with its unit behind the last comma."""
-    found = {}
-    for kind, unit in UNITS.items():
-        if kind not in seen:
-            continue
-        one = seen[kind]
-        found[f"{kind}, {unit}"] = one.done / seconds
-        what = "first token" if kind == "chat" else "a request"
-        found[f"{kind}, {what} p50, ms"] = _at(one.times, 50)
-        if kind == "chat":
-            for share in (50, 99):
-                found[f"chat, between tokens p{share}, ms"] = _at(one.between, share)
-    return found
+def _note(label: str, figures: Mapping[str, float]) -> None:
+    """Print the figures of a turn."""
+    told = []
+    for name, value in figures.items():
+        what, _, unit = name.rpartition(", ")
+        told.append(f"{what} {value:.3g} {unit}")
+    progress(f"{label}: {'; '.join(told)}")
 
 
 def _at(seconds: Sequence[float], share: int) -> float:
@@ -416,17 +522,26 @@ def _at(seconds: Sequence[float], share: int) -> float:
 def _row(what: str, values: Mapping[str, Sequence[float]], *, quick: bool) -> Row:
     """Medians of the turns; more is better of what comes in a second, else less."""
     what, _, unit = what.rpartition(", ")
-    found = {name: median(x) for name, x in values.items()}
-    peers = {name: x for name, x in found.items() if name != OURS and np.isfinite(x)}
-    budgets = [Budget(x, ">=" if unit.endswith("/s") else "<=", 1.0) for x in peers if not quick]
     # A short window on a busy machine may have no answer of a kind.
-    return Row(PART, what, found.get(OURS, math.nan), unit, peers, budgets=budgets)
+    some = {name: [y for y in x if np.isfinite(y)] for name, x in values.items()}
+    found = {name: median(x) for name, x in some.items() if x}
+    peers = {name: x for name, x in found.items() if name != OURS}
+    budgets = [Budget(x, ">=" if unit.endswith("/s") else "<=", 1.0) for x in peers if not quick]
+    mine = found.get(OURS, math.nan)
+    return Row(PART, what, mine, unit, peers, budgets=budgets, note=NOTE if peers else "")
 
 
 # -- a long prompt beside streams
 
 
-async def _long_prompt(chat: Path, threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
+async def _long_prompt(
+    chat: Path,
+    threads: int,
+    *,
+    quick: bool,
+    missing: list[str],
+    save: Callable[[Sequence[Row]], None],
+) -> list[Row]:
     """Pauses of streams while a long prompt is taken in, and how long that takes."""
     length = LONG // 4 if quick else LONG
     ctx = length + 512
@@ -441,7 +556,9 @@ async def _long_prompt(chat: Path, threads: int, *, quick: bool, missing: list[s
     except MissingPeerError as error:
         missing.append(f"{PART}, {LLAMA}: {error}")
     found: dict[str, dict[str, list[float]]] = {}
-    rounds = 1 if quick else 5
+    rounds = 1 if quick else 3
+    begin = f"{length} tokens beside {STREAMS} streams"
+    rows: list[Row] = []
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for name, command in commands.items():
@@ -456,13 +573,22 @@ async def _long_prompt(chat: Path, threads: int, *, quick: bool, missing: list[s
             servers[name].__exit__()
         for turn in range(rounds):
             for name, server in servers.items():
-                progress(f"{PART}: a long prompt, {name}, {turn + 1} of {rounds}")
-                with server:
-                    told = await _Interrupted(server.address, length, turn).run()
+                label = f"{PART}: a long prompt, {name}, {turn + 1} of {rounds}"
+                progress(label)
+                try:
+                    with server:
+                        told = await _Interrupted(server.address, length, turn).run()
+                except Exception as error:  # an error of a peer must not end the run
+                    if name == OURS:
+                        raise
+                    missing.append(f"{label}: {first_error(error)}")
+                    continue
+                _note(label, told)
                 for what, value in told.items():
                     found.setdefault(what, {}).setdefault(name, []).append(value)
-    begin = f"{length} tokens beside {STREAMS} streams"
-    return [_row(f"{begin}, {what}", x, quick=quick) for what, x in found.items()]
+            rows = [_row(f"{begin}, {what}", x, quick=quick) for what, x in found.items()]
+            save(rows)
+    return rows
 
 
 class _Interrupted:

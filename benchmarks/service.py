@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import os
 import re
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from benchmarks.peers import MissingPeerError, module, need
 from benchmarks.timing import Budget, Row, progress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 PART: Final = "service"
 PEER: Final = "llama.cpp server"
@@ -47,7 +48,9 @@ CTX: Final = 512
 PATIENCE: Final = 120
 BEGUN: Final = 40  # most seconds until answers have begun in all slots: all prompts come at once
 # Changing its flash attention, batch size, unified cache or polling made less than 6 % difference.
-NOTE: Final = "the peer as its wheel is built: AVX2; part generation has one for this processor"
+NOTE: Final = (
+    "llama.cpp's server as its wheel is built: AVX2; part generation has one for this processor"
+)
 
 
 @dataclass
@@ -66,15 +69,21 @@ class Server:
     Args:
         command: the command of a server that prints "on http://HOST:PORT" once it is ready.
         patience: seconds in which it must be.
+        variables: of its environment, beside those of this process.
     """
 
-    def __init__(self, command: Sequence[str], patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        patience: float = PATIENCE,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by close()
         # A session of its own: when the shell of this program ends, the system lets stopped
         # processes of its group go on.
         self._process = subprocess.Popen(
             [sys.executable, *command], cwd=ROOT, stdout=self._said, stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True, env=os.environ | (variables or {}),
         )  # fmt: skip
         self.address = self._wait(patience)
 
@@ -156,7 +165,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
             server.close()
 
 
-def _first(error: BaseException) -> str:
+def first_error(error: BaseException) -> str:
     """The first error inside exception groups, as text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -178,7 +187,7 @@ async def _level(
         except Exception as error:  # an error of a peer must not end the run
             if not name:
                 raise
-            missing.append(f"{name}, {_named(clients)}: {_first(error)}")
+            missing.append(f"{name}, {_named(clients)}: {first_error(error)}")
             continue
         seen[name] = found
         rates[name] = found.tokens / seconds

@@ -1,9 +1,9 @@
 """``python -m benchmarks.soak``: aggml.serve with clients that hang up, and short deadlines.
 
 The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
-answer must be complete and equal to the answer that a lone client got. The program reports memory
-and the lag of the server's loop. Its exit status is 1 if an answer was wrong or missing. Not here:
-speed (service.py).
+answer must be complete and equal to the answer that a lone client got. The program reports the
+server's memory after so many requests, and the lag of its loop. Its exit status is 1 if an answer
+was wrong or missing. Not here: speed (service.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 import aggml
 from benchmarks.peers import module, need
 from benchmarks.service import Server, lines_of
+from benchmarks.timing import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ HANG_UP: Final = 0.3
 TOO_LATE: Final = 0.1
 CLIENTS: Final = 48
 POOL: Final = 40  # different requests
-MEASURED: Final = 8  # how often memory is measured
+MEASURED: Final = (0.1, 0.25, 0.5, 0.75)  # parts of the requests after which memory is measured
 LEAD: Final = 2e-3  # by which the best logit leads
 #: The line of the metrics that shows that no sequence holds memory.
 PAGES_FREE: Final = re.compile(r"^aggml_pages_used\{.*\} 0\.0$", re.MULTILINE)
@@ -101,14 +102,14 @@ class Soak:
             for request in self._pool:
                 answer = await http.post("/v1/completions", json=request)
                 self._answers.append(answer.json()["choices"][0]["text"])
-            self.memory = [self._server.memory()]
-            part = self._left / MEASURED
-            self._marks = [part * i for i in reversed(range(1, MEASURED))]
+            total = self._left
+            self.memory = {0: self._server.memory()}
+            self._marks = {int(self._left * (1 - x)): int(self._left * x) for x in MEASURED}
             async with anyio.create_task_group() as tasks:
                 for _ in range(CLIENTS):
                     tasks.start_soon(self._client, http)
             await self._idle(http)
-            self.memory.append(self._server.memory())
+            self.memory[total] = self._server.memory()
             self.metrics = (await http.get("/metrics")).text
 
     async def _idle(self, http: Any) -> None:
@@ -119,9 +120,9 @@ class Soak:
     async def _client(self, http: Any) -> None:
         while self._left > 0:
             self._left -= 1
-            if self._marks and self._left <= self._marks[0]:
-                self._marks.pop(0)
-                self.memory.append(self._server.memory())
+            if done := self._marks.get(self._left):
+                self.memory[done] = self._server.memory()
+                progress(f"soak: {done} requests, {self.memory[done] / 1e6:.0f} MB")
             draw, which = self._random.random(), int(self._random.integers(POOL))
             after = int(self._random.integers(0, 20))
             stream = bool(self._random.random() < 0.7)
@@ -150,7 +151,8 @@ class Soak:
     async def _whole(self, http: Any, which: int, *, stream: bool) -> None:
         answer = await http.post("/v1/completions", json=self._pool[which] | {"stream": stream})
         if stream:
-            lines = [line for line in answer.content.split(b"\n") if line]
+            # A stream that is silent for long on a busy machine has comments.
+            lines = [x for x in answer.content.split(b"\n") if x and not x.startswith(b":")]
             if lines[-1] != b"data: [DONE]":
                 self.wrong.append(f"a stream that ends in {lines[-1]!r}")
                 return
@@ -211,14 +213,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 seconds = time.perf_counter() - begin
             finally:
                 server.close()
-            memory = " -> ".join(f"{x / 1e6:.0f}" for x in soak.memory)
+            memory = ", ".join(f"{x / 1e6:.0f} after {n}" for n, x in soak.memory.items())
             lag = ", ".join(
                 f"{q * 100:g} % <= {late(soak.metrics, q):g}" for q in (0.5, 0.99, 0.999)
             )
             print(f"{loop}: {dict(soak.counts)} in {seconds:.0f} s; wrong: {len(soak.wrong)}")
             most = re.search(r"aggml_loop_lag_max_seconds ([\d.e+-]+)", soak.metrics)
             lag += f", at most {float(most[1]) * 1e3 if most else 0:.0f}"
-            print(f"  memory, from first to last: {memory} MB")
+            print(f"  memory in MB, and the requests before it: {memory}")
             print(f"  loop late (ms, bounds of a histogram): {lag}", flush=True)
             for line in soak.wrong[:5]:
                 print(f"  {line}")

@@ -74,6 +74,11 @@ def _named_values(
     "one in answers; *: any name that no model has. [default: the file's name without ending]",
 )  # fmt: skip
 @click.option(
+    "--tag", "tags", multiple=True, metavar="TAG[=MODEL]",
+    help="A word about the first model, or about the MODEL of that name, which the list of models "
+    "tells. [default: none]",
+)  # fmt: skip
+@click.option(
     "--adapter", "adapters", multiple=True, metavar="NAME=PATH[:SCALE]", callback=named_paths,
     help="LoRA adapter of the first model: a GGUF file or a folder of PEFT. Requests choose it by "
     "the field adapter, or by its name as that of the model. [default: none]",
@@ -274,7 +279,8 @@ def serve(
 def _service_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a service, here or in a replica, as `aggml.serve.http.Options` has them."""
     same = (
-        "deadline", "drain", "api_key", "api_key_file", "aliases", "adapters", "defaults",
+        "deadline", "drain", "api_key", "api_key_file", "aliases", "tags", "adapters",
+        "defaults",
         "strict", "max_inputs", "header_timeout", "body_timeout", "ping", "rate", "concurrency",
         "cors", "idle", "sessions", "session_idle", "without",
     )  # fmt: skip

@@ -20,7 +20,7 @@ import jsonschema
 import numpy as np
 import pytest
 from models import random_models, random_vocabularies
-from models.schemas import REFUSED, SCHEMAS
+from models.schemas import REFUSED, RESTRICTING, SCHEMAS
 
 import aggml
 from aggml import InvalidArgument
@@ -116,6 +116,18 @@ async def test_a_schema_that_cannot_be_served_is_refused_by_its_keyword(
     assert (await answer_of(model, max_tokens=2))[1] is not None  # others go on
 
 
+@pytest.mark.parametrize("name", RESTRICTING)
+def test_no_keyword_that_restricts_is_ignored(name: str) -> None:
+    """An answer that jsonschema finds invalid is impossible, or the keyword is refused by name."""
+    schema, wrong = RESTRICTING[name]
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    assert not kind(schema).is_valid(wrong)
+    text = json.dumps(wrong, ensure_ascii=False)
+    assert accepts({}, text)  # as JSON it may be written
+    found = judge(schema, text)
+    assert found is False or (isinstance(found, str) and f'"{name.split()[0]}"' in found), found
+
+
 async def test_schemas_that_are_too_deep_or_too_long_are_refused(model: TextModel) -> None:
     deep: dict[str, Any] = {}
     for _ in range(100):
@@ -131,7 +143,14 @@ async def test_schemas_that_are_too_deep_or_too_long_are_refused(model: TextMode
 
 
 def accepts(schema: dict[str, Any], answer: str) -> bool:
-    """Whether a text may be an answer under a schema."""
+    """Whether a text may be an answer under a schema, which must be one that can be served."""
+    found = judge(schema, answer)
+    assert isinstance(found, bool), found
+    return found
+
+
+def judge(schema: dict[str, Any], answer: str) -> bool | str:
+    """Whether a text may be an answer under a schema, or why that cannot be served."""
     import llguidance
 
     names, kinds = tokens()
@@ -140,7 +159,8 @@ def accepts(schema: dict[str, Any], answer: str) -> bool:
     matcher, why = constraints._compile(
         llguidance, grammars._trie(llguidance), Grammar("schema", json.dumps(schema))
     )
-    assert not why
+    if why:
+        return why
     spelled = [words.ids[f"<0x{x:02X}>"] for x in answer.encode()]
     return bool(matcher.try_consume_tokens(spelled) == len(spelled) and matcher.is_accepting())
 

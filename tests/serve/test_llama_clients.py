@@ -168,6 +168,67 @@ async def test_aliases_are_listed_instead_of_the_name_of_the_file(file: Path) ->
         assert [x["id"] for x in told] == ["small", "x"]
 
 
+async def test_models_have_tags(file: Path, tmp_path: Path) -> None:
+    other = write_small(tmp_path / "other.gguf", seed=2)
+    tags = ["fim", "chat", "draft=other"]
+    async with serving(models=[file, other], tags=tags) as (_, client):
+        told = (await client.get("/models")).json()["data"]
+        assert {x["id"]: x["tags"] for x in told} == {"small": ["fim", "chat"], "other": ["draft"]}
+        one = (await client.get("/v1/models/other")).json()
+        assert one["tags"] == ["draft"]
+    for wrong in ("chat=nobody", "=other", ""):
+        with pytest.raises(InvalidArgument, match=r"the tag '.*' names no model"):
+            application(Options(models=[file], tags=[wrong]))
+
+
+async def test_a_last_message_of_the_assistant_is_continued_as_by_llama_server(file: Path) -> None:
+    """As llama-server does unless it is told otherwise: by a field, or for all requests."""
+    said = {"role": "assistant", "content": "hi"}
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    more = [*MESSAGES, said]
+    auto = {"continue_final_message": "auto"}
+    path = "/apply-template"
+    async with serving(models=[file], chat_template=TEMPLATE) as (_, client):
+        new = (await ask(client, path, messages=more))["prompt"]
+        assert new == "[user]hello[assistant]hi[assistant]"
+        assert (await ask(client, path, messages=MESSAGES, **auto))["prompt"] == (
+            "[user]hello[assistant]"
+        )
+    async with serving(models=[file], chat_template=TEMPLATE, defaults=auto) as (_, client):
+        assert (await ask(client, path, messages=more))["prompt"] == "[user]hello[assistant]hi"
+        told = await ask(client, "/v1/chat/completions", messages=more, max_tokens=1, verbose=True)
+        assert told["__verbose"]["prompt"] == "<s> [user]hello[assistant]hi"
+        for begins in ({"continue_final_message": False}, {"add_generation_prompt": True}):
+            assert (await ask(client, path, messages=more, **begins))["prompt"] == new
+        calls = [*MESSAGES, said | {"tool_calls": [called]}]
+        assert (await ask(client, path, messages=calls))["prompt"].endswith("[assistant]")
+        for path in ("/apply-template", "/v1/chat/completions"):
+            twice = await client.post(path, json={"messages": [*more, said]})
+            assert (twice.status_code, twice.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_a_stream_with_probabilities_has_an_event_for_each_token(file: Path) -> None:
+    """Also of tokens whose text is held back: bytes of one letter, or what may be a stop text."""
+    given = {"prompt": "ab", "n_predict": 12, "temperature": 0, "n_probs": 3}
+    async with serving(models=[file]) as (_, client):
+        ids = (await ask(client, "/tokenize", content="日本é"))["tokens"]
+        free = await ask(client, "/completion", **given, return_tokens=True, ignore_eos=True)
+        text = free["content"]
+        for more in (
+            {"logit_bias": [[x, 30.0] for x in ids]},
+            {"stop": [text[2:5] + "☃"], "ignore_eos": True},
+        ):
+            whole = await ask(client, "/completion", **given, **more, return_tokens=True)
+            lines = (await client.post("/completion", json=given | more | {"stream": True})).text
+            found = [json.loads(x[6:]) for x in lines.split("\n\n") if x]
+            assert [x["stop"] for x in found] == [False] * (len(found) - 1) + [True]
+            told = [x["completion_probabilities"] for x in found[:-1]]
+            assert [len(x) for x in told] == [1] * 12
+            assert [x for (x,) in told] == whole["completion_probabilities"]
+            assert [y for x in found for y in x["tokens"]] == whole["tokens"]
+            assert "".join(x["content"] for x in found) == whole["content"]
+
+
 async def test_a_prompt_ends_where_it_is_asked_to(file: Path) -> None:
     more = [*MESSAGES, {"role": "assistant", "content": "hi"}]
     path = "/apply-template"
@@ -210,6 +271,11 @@ async def test_embeddings_without_pooling_are_those_of_tokens(file: Path) -> Non
         assert [x["embedding"] for x in rows] == [x["data"] for x in tokens["data"]]
         refused = await client.post("/embeddings", json={"content": [1, 2], "pooling": "none"})
         assert refused.json()["error"]["param"] == "content"
+        pooled = await client.post("/v1/embeddings", json={"input": "ab", "pooling": "none"})
+        assert (pooled.status_code, pooled.json()["error"]["param"]) == (400, "pooling")
+    async with serving(models=[file], defaults={"pooling": "none"}) as (_, client):
+        assert await ask(client, "/embeddings", content=["ab", "c"]) == rows
+        assert (await client.post("/v1/embeddings", json={"input": "ab"})).status_code == 400
 
 
 async def test_a_model_that_sleeps_is_described_without_waking_it(file: Path) -> None:
@@ -367,13 +433,18 @@ async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
     assert tokens == [5, 10]
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    "path", ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/responses"]
+)
 async def test_streams_tell_the_progress_of_a_prompt(tmp_path: Path, path: str) -> None:
     file = write_small(tmp_path / "small.gguf")
     text = " ".join(f"word {i}" for i in range(110))  # more than one step
-    ask_for = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {}
-    given = {"prompt": text, "max_tokens": 4, "stream": True, **GREEDY} | ask_for
-    given.pop("prompt" if ask_for else "none", None)
+    forms: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+        "/v1/responses": {"input": text},
+    }  # fmt: skip
+    asked = forms.get(path, {"prompt": text})
+    given = {"max_tokens": 4, "stream": True, **GREEDY} | asked
     given |= {"return_progress": True, "timings_per_token": True}
     app = application(Options(models=[file], threads=2, limits=Limits(ctx=4096, slots=2)))
     async with app.router.lifespan_context(app):
@@ -381,10 +452,11 @@ async def test_streams_tell_the_progress_of_a_prompt(tmp_path: Path, path: str) 
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             for turn in range(2):
                 lines = (await client.post(path, json=given)).text.split("\n\n")
-                found = [json.loads(x[6:]) for x in lines if x.startswith("data: {")]
+                found = [json.loads(x.split("data: ")[1]) for x in lines if "data: {" in x]
                 told = [x["prompt_progress"] for x in found if "prompt_progress" in x]
                 places = [i for i, x in enumerate(found) if "prompt_progress" in x]
-                first = 1 if ask_for else 0  # whose message it is comes before
+                # That there is an answer comes before, or whose message it is.
+                first = {"/v1/chat/completions": 1, "/v1/responses": 2}.get(path, 0)
                 assert places == [*range(first, first + len(told))]
                 assert len(told) > (1 if turn else 2)
                 (total,) = {x["total"] for x in told}
@@ -397,9 +469,23 @@ async def test_streams_tell_the_progress_of_a_prompt(tmp_path: Path, path: str) 
                 assert [x["prompt_n"] for x in times] == [x - cached for x in done]
                 assert times[0]["prompt_ms"] == 0 < times[-1]["prompt_ms"]
                 assert {x["predicted_n"] for x in times} == {0}
+                if path == "/v1/responses":
+                    assert {found[i]["type"] for i in places} == {"response.in_progress"}
+                    texts = [x for x in found if x["type"] == "response.output_text.delta"]
+                    counts = [x["timings"]["predicted_n"] for x in texts]
+                    assert counts == sorted(counts) != []
+                    ends = [
+                        x["timings"]["predicted_n"]
+                        for x in found
+                        if "usage" in x
+                        or x["type"] in ("response.completed", "response.incomplete")
+                    ]
+                    assert ends == [4]
             plain = await client.post(path, json=given | {"return_progress": False})
             assert "prompt_progress" not in plain.text
             whole = await client.post(path, json=given | {"stream": False})
             assert whole.status_code == 200
-            refused = await client.post(path, json=given | {"grammar": "root ::= x"})
-            assert refused.status_code == 400
+            assert whole.json()["timings"]["predicted_n"] == 4
+            if path != "/v1/responses":  # it has no grammars
+                refused = await client.post(path, json=given | {"grammar": "root ::= x"})
+                assert refused.status_code == 400

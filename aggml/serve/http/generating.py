@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio.to_thread
 import msgspec
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import ContentPart, FunctionTool, Message, Sampling
 
 __all__ = [
-    "begin_text", "check_ending", "check_tokens", "decode_prompt", "effort_of", "encode",
-    "encode_prompt", "encode_texts", "messages_of", "part_text", "sampling_options",
+    "begin_text", "check_ending", "check_tokens", "continues", "decode_prompt", "effort_of",
+    "encode", "encode_prompt", "encode_texts", "messages_of", "part_text", "sampling_options",
     "split_prompts", "tokens_to_keep", "too_long", "tools_of",
 ]  # fmt: skip
 
@@ -198,6 +198,36 @@ def check_ending(generates: bool | None, *, continued: bool) -> None:
             400, "continue_final_message: add_generation_prompt begins a new message, and this "
             "continues the last one: give one of them", field="continue_final_message",
         )  # fmt: skip
+
+
+def continues(
+    wanted: bool | Literal["auto"], messages: Sequence[Message], *, generates: bool | None
+) -> bool:
+    """Whether the answer continues the last message.
+
+    Args:
+        wanted: as a request says it; "auto": if that is the assistant's and has no calls.
+        messages: of the conversation.
+        generates: whether the request says that a new message begins.
+
+    Raises:
+        RequestError: "auto" finds two messages of the assistant at the end.
+    """
+    if not messages:
+        return wanted is True
+    last = messages[-1]
+    if last.role == "assistant" and last.prefix:
+        return True
+    if wanted != "auto":
+        return wanted
+    if generates or last.role != "assistant" or last.tool_calls:
+        return False
+    if len(messages) > 1 and messages[-2].role == "assistant":
+        raise RequestError(
+            400, "messages: two of the assistant are at the end, and the last one is to be "
+            "continued: join them, or set continue_final_message", field="messages",
+        )  # fmt: skip
+    return True
 
 
 def part_text(part: ContentPart, at: str) -> str:

@@ -16,12 +16,13 @@ import msgspec
 from aggml import __version__
 from aggml.models import TextModel
 from aggml.models.chat import encode_chat, render_chat
-from aggml.serve.http.choice import Choice, TextChoice, Told, spell_out
+from aggml.serve.http.choice import AnswerPiece, Choice, TextChoice, Told, spell_out
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import Failure, as_json, event_of, llama_error, openai_error
 from aggml.serve.http.generating import (
     check_ending,
     check_tokens,
+    continues,
     effort_of,
     encode,
     encode_prompt,
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
     from starlette.responses import Response
-
-    from aggml.serve.http.choice import AnswerPiece
 
 __all__ = [
     "ENDPOINTS",
@@ -103,9 +102,21 @@ class _Completions(Writer):
         return found if self._several else found[0]
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
-        """An event with text."""
+        """An event with text; with `n_probs` one for each token, the text in the last of them."""
         if self._given.n_predict == 0:
             return b""
+        if not self._given.n_probs or len(piece.told) < 2:
+            return self._piece(choice, piece)
+        *before, last = piece.told
+        n = min(len(before), len(piece.ids))
+        events = [
+            self._piece(choice, AnswerPiece(told=(one,), ids=piece.ids[i : i + 1] if i < n else ()))
+            for i, one in enumerate(before)
+        ]
+        rest = piece._replace(told=(last,), ids=piece.ids[n:])
+        return b"".join(events) + self._piece(choice, rest)
+
+    def _piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         event: dict[str, Any] = {
             "index": choice.index, "content": piece.content, "tokens": piece.ids, "stop": False,
             "id_slot": -1, "tokens_predicted": choice.made,
@@ -472,9 +483,13 @@ def _prompt_ending(given: Template | Tokenize) -> dict[str, Any]:
     Raises:
         RequestError: the request asks for a new message and for the last one to go on.
     """
-    check_ending(given.add_generation_prompt, continued=given.continue_final_message)
+    check_ending(given.add_generation_prompt, continued=given.continue_final_message is True)
     return {
-        "continue_final": given.continue_final_message,
+        "continue_final": continues(
+            given.continue_final_message,
+            given.messages or (),
+            generates=given.add_generation_prompt,
+        ),
         "add_generation_prompt": given.add_generation_prompt is not False,
     }
 

@@ -25,6 +25,7 @@ from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
     check_ending,
+    continues,
     decode_prompt,
     effort_of,
     encode,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         LlamaCompletion,
         ModelRequest,
         ResponseFormat,
+        ResponsesRequest,
     )
 
 __all__ = [
@@ -533,7 +535,9 @@ async def complete(exchange: Exchange, given: Completion) -> Response:
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
 
-def progress_for(given: Generation | LlamaCompletion) -> PromptProgress | None:
+def progress_for(
+    given: Generation | LlamaCompletion | ResponsesRequest,
+) -> PromptProgress | None:
     """What gets the progress of a prompt; None: it is not told."""
     return PromptProgress() if given.stream and given.return_progress else None
 
@@ -614,7 +618,6 @@ async def _echo(
 
 def chat_arguments(given: Chat) -> dict[str, Any]:
     """The arguments of `TextModel.chat` that are not those of `generate`."""
-    last = given.messages[-1]
     choice: Any = given.tool_choice
     if choice is not None and not isinstance(choice, str):
         choice = _choice_of(choice)
@@ -623,8 +626,9 @@ def chat_arguments(given: Chat) -> dict[str, Any]:
         "tools": tools_of(given.tools),
         "think": effort_of(given.reasoning_effort, given.thinking_budget),
         "template_args": given.chat_template_kwargs,
-        "continue_final": given.continue_final_message
-        or (last.role == "assistant" and bool(last.prefix)),
+        "continue_final": continues(
+            given.continue_final_message, given.messages, generates=given.add_generation_prompt
+        ),
     }
     if choice is not None:
         found["tool_choice"] = choice
@@ -678,7 +682,7 @@ async def chat(exchange: Exchange) -> Response:
     best = (given.top_logprobs or 0) if given.logprobs else None
     options = sampling_options(given, model, exchange, best)
     options = _resume(options | {"max_tokens": limit}, so_far, given.seed)
-    check_ending(given.add_generation_prompt, continued=given.continue_final_message)
+    check_ending(given.add_generation_prompt, continued=given.continue_final_message is True)
     _check_stream(given)
     options |= chat_arguments(given)
     cut = tokens_to_keep(given.truncate_prompt, model.ctx, limit)
@@ -744,6 +748,11 @@ async def vectors_of(
 async def embeddings(exchange: Exchange) -> Response:
     """Embed texts: one vector for each."""
     given = await exchange.read(Embeddings)
+    if given.pooling is not None:
+        raise RequestError(
+            400, "pooling: 'none' is for /embeddings and /pooling: this route gives each text one "
+            "vector", field="pooling",
+        )  # fmt: skip
     model = await exchange.vector_model(given)
     cut = given.truncate_prompt or None
     most = None if cut is None or cut < 0 else cut
@@ -917,6 +926,7 @@ def about_model(exchange: Exchange, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": name, "object": "model", "created": exchange.service.created, "owned_by": "aggml",
         "status": {"value": exchange.service.state_of(entry)}, "aliases": entry.listed,
+        "tags": list(entry.tags),
     }  # fmt: skip
     if entry.names[0] != name:
         found["root"] = entry.names[0]

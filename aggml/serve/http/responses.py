@@ -18,7 +18,7 @@ from aggml.serve.http.choice import ChatChoice, Choice
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import Failure, as_json, event_of
 from aggml.serve.http.generating import effort_of, messages_of, sampling_options
-from aggml.serve.http.openai import chat_arguments, chat_logprobs, limit_of
+from aggml.serve.http.openai import chat_arguments, chat_logprobs, limit_of, progress_for
 from aggml.serve.http.schema import (
     Call,
     Chat,
@@ -30,6 +30,7 @@ from aggml.serve.http.schema import (
     Sampling,
 )
 from aggml.serve.http.sending import Writer, respond
+from aggml.serve.http.timings import progress_of, timings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,7 +275,11 @@ class _Responses(Writer):
             output.append({**item, "arguments": call.arguments, "status": "completed"})
         answer = self._object("completed" if ended else "incomplete", output)
         self._keep(answer)
-        return answer
+        return answer | self._timings(choice)
+
+    def _timings(self, choice: Choice) -> dict[str, Any]:
+        """The times of the answer, if they are asked for."""
+        return {"timings": timings_of(choice)} if self._given.timings_per_token else {}
 
     def _logprobs_of(self, choice: Choice) -> list[dict[str, Any]]:
         return chat_logprobs(choice.told)["content"] if self._logprobs else []
@@ -291,6 +296,11 @@ class _Responses(Writer):
         answer = self._object("in_progress", [])
         return self._event("created", response=answer) + self._event("in_progress", response=answer)
 
+    def progress(self, choice: Choice, done: int, total: int) -> bytes:
+        """An event with the tokens of the prompt that are computed, as llama-server has it."""
+        told = progress_of(choice, done, total, timings=self._given.timings_per_token)
+        return self._event("in_progress", response=self._object("in_progress", []), **told)
+
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """Pieces of items."""
         found = b""
@@ -299,7 +309,8 @@ class _Responses(Writer):
                 found += self._begin(_thoughts())
             assert self._item is not None
             self._item["content"][0]["text"] += piece.reasoning
-            found += self._delta("reasoning_text.delta", content_index=0, delta=piece.reasoning)
+            found += self._delta("reasoning_text.delta", content_index=0, delta=piece.reasoning,
+                                 **self._timings(choice))  # fmt: skip
         if piece.content:
             if self._kind != "message":
                 found += self._begin(_message(complete=False))
@@ -314,8 +325,9 @@ class _Responses(Writer):
                 {**part, "text": part["text"] + piece.content, "logprobs": part["logprobs"] + told}
             ]
             found += self._delta(
-                "output_text.delta", content_index=0, delta=piece.content, logprobs=told
-            )
+                "output_text.delta", content_index=0, delta=piece.content, logprobs=told,
+                **self._timings(choice),
+            )  # fmt: skip
         for call in piece.calls:
             found += self._call_piece(call)
         return found
@@ -385,7 +397,7 @@ class _Responses(Writer):
         found += self._end(status)
         answer = self._object(status, self._output)
         self._keep(answer)
-        return found + self._event(status, response=answer)
+        return found + self._event(status, response=answer, **self._timings(choice))
 
     def failure(self, failure: Failure) -> bytes:
         """The answer with the error."""
@@ -466,7 +478,9 @@ async def responses(exchange: Exchange) -> Response:
     )
     limit = limit_of(given.max_output_tokens, model, model.ctx)
     options |= {"max_tokens": limit, **_arguments(given, exchange)}
-    choice = ChatChoice(model, _messages(given, items, exchange), options, index=0)
+    choice = ChatChoice(
+        model, _messages(given, items, exchange), options, index=0, progress=progress_for(given)
+    )
     writer = _Responses([choice], exchange, given, items)
     seconds = exchange.seconds(given)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)

@@ -97,6 +97,7 @@ def about(text: str, **bounds: Any) -> Meta:  # noqa: ANN401 as msgspec has it
     return Meta(description=text, **bounds)
 
 
+_Continues = bool | Literal["auto"]
 _Limit = Annotated[int, Meta(ge=-2, le=(1 << 31) - 1)]  # of tokens; below 0: as many as fit
 _Stop = Annotated[str, Meta(max_length=1000)]
 _Stops = _Stop | Annotated[list[_Stop], Meta(max_length=64)]
@@ -519,8 +520,10 @@ class Chat(Generation, kw_only=True):
         dict[str, Any] | None, about("names for the model's template, such as `enable_thinking`")
     ] = None
     continue_final_message: Annotated[
-        bool, about("continue the last message, which is the assistant's")
-    ] = False
+        _Continues,
+        about('continue the last message, which is the assistant\'s; "auto": if it is the '
+              "assistant's, as llama-server does"),
+    ] = False  # fmt: skip
     add_generation_prompt: Annotated[
         bool | None,
         about("true cannot stand beside `continue_final_message`; the answer begins a message if "
@@ -546,6 +549,10 @@ class Embeddings(ModelRequest, kw_only=True):
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
         about("the vector is cut to its first so many numbers, and scaled to length 1 again"),
     ] = None  # fmt: skip
+    pooling: Annotated[
+        Literal["none"] | None,
+        about("none is refused: each text has one vector; `/embeddings` gives those of its tokens"),
+    ] = None
     encoding_format: Annotated[
         Literal["float", "base64"], about("base64: of little-endian float32")
     ] = "float"
@@ -845,6 +852,14 @@ class ResponsesRequest(ModelRequest, kw_only=True):
     reasoning: Annotated[ResponsesReasoning | None, about("`effort`")] = None
     stream: Annotated[bool, about("send events")] = False
     stream_options: Annotated[StreamOptions | None, about("has no effect here")] = None
+    timings_per_token: Annotated[
+        bool, about("the answer and each event with text have llama-server's `timings`")
+    ] = False
+    return_progress: Annotated[
+        bool,
+        about("a stream begins with events of `prompt_progress`: how many tokens of the prompt are "
+              "computed"),
+    ] = False  # fmt: skip
     store: Annotated[bool | None, about("keep it for `previous_response_id`; default true")] = None
     include: Annotated[list[str] | None, about("`message.output_text.logprobs`")] = None
     metadata: Annotated[dict[str, Any] | None, about("comes back in the answer")] = None
@@ -1008,9 +1023,9 @@ class Tokenize(ModelRequest, kw_only=True):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, about("with `messages`, as of a chat")
     ] = None
-    continue_final_message: Annotated[bool, about("with `messages`: end within the last one")] = (
-        False
-    )
+    continue_final_message: Annotated[
+        _Continues, about("with `messages`: end within the last one")
+    ] = False
     add_generation_prompt: Annotated[
         bool | None, about("with `messages`; false: do not begin a message of the assistant")
     ] = None
@@ -1030,7 +1045,7 @@ class Template(ModelRequest, kw_only=True):
     tools: Annotated[list[FunctionTool] | None, about("as of a chat")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, about("as of a chat")] = None
     reasoning_effort: Annotated[_Effort | None, about("as of a chat")] = None
-    continue_final_message: Annotated[bool, about("end within the last message")] = False
+    continue_final_message: Annotated[_Continues, about("end within the last message")] = False
     add_generation_prompt: Annotated[
         bool | None, about("false: do not begin a message of the assistant")
     ] = None

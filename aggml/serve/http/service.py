@@ -74,6 +74,8 @@ class Options:
         progress: called with the file, bytes loaded so far and bytes in all.
         aliases: further names of models, each "NAME" for the first model or "NAME=MODEL". The first
             one of a model is the name in its answers. "*": any name that no model has.
+        tags: words about models that `/v1/models` tells, each "TAG" for the first model or
+            "TAG=MODEL".
         adapters: LoRA adapters of the first model by the names that requests give, as for
             `aggml.models.load`; requests may also give such a name as that of the model.
         defaults: values of fields that requests leave out, such as ``{"temperature": 0}``.
@@ -106,6 +108,7 @@ class Options:
     collect_seldom: bool = False
     progress: Callable[[Path, int, int], None] | None = None
     aliases: Sequence[str] = ()
+    tags: Sequence[str] = ()
     adapters: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
@@ -163,6 +166,7 @@ class ServedEntry:
         adapters: those that requests may choose, by name, as for `aggml.models.load`.
         of_file: its name if it has no alias: that of its file; None: an alias is the same.
         title: what its file calls it.
+        tags: words about it, for its users.
         prepared: `id` of the model that was prepared last; 0: none was.
         properties: what ``/props`` answered for that model, so that the next such request need not
             use the model; None: nobody has asked.
@@ -176,6 +180,7 @@ class ServedEntry:
     adapters: Mapping[str, Any] = field(default_factory=dict)
     of_file: str | None = None
     title: str = ""
+    tags: Sequence[str] = ()
     prepared: int = 0
     properties: dict[str, Any] | None = None
 
@@ -578,27 +583,18 @@ def _entries(options: Options) -> list[ServedEntry]:
 
     Raises:
         ModelError: two models have one name.
-        InvalidArgument: an alias names no model.
+        InvalidArgument: an alias or a tag names no model.
     """
     paths = [user_path(x) for x in options.models]
     stems = [name_of(path) for path in paths]
-    aliases: list[list[str]] = [[] for _ in paths]
-    for given in options.aliases:
-        name, _, of = given.partition("=")
-        meant = [i for i, x in enumerate(paths) if of in (stems[i], x.name, str(x))] if of else [0]
-        if not name or not meant:
-            known = ", ".join(map(repr, stems))
-            raise InvalidArgument(
-                f"[serve] the alias {given!r} names no model, expected NAME or NAME=MODEL with one "
-                f"of {known}"
-            )
-        aliases[meant[0]].append(name)
+    aliases = _of_models("alias", options.aliases, paths, stems)
+    tags = _of_models("tag", options.tags, paths, stems)
     found = []
-    for path, stem, others in zip(paths, stems, aliases, strict=True):
+    for path, stem, others, words in zip(paths, stems, aliases, tags, strict=True):
         # Files of one name are told apart by their aliases.
         alone = stem not in others and (stems.count(stem) == 1 or set(others) <= {ANY})
         names = list(dict.fromkeys([*others, stem] if alone else others))
-        found.append(ServedEntry(path, names, of_file=stem if alone else None))
+        found.append(ServedEntry(path, names, of_file=stem if alone else None, tags=words))
     if options.adapters:
         found[0].adapters = options.adapters
     seen: set[str] = set()
@@ -610,6 +606,28 @@ def _entries(options: Options) -> list[ServedEntry]:
                     "--alias, or rename it"
                 )
             seen.add(name)
+    return found
+
+
+def _of_models(
+    what: str, given: Sequence[str], paths: Sequence[Path], stems: Sequence[str]
+) -> list[list[str]]:
+    """The names of each model, from texts NAME for the first model, or NAME=MODEL.
+
+    Raises:
+        InvalidArgument: one names no model.
+    """
+    found: list[list[str]] = [[] for _ in paths]
+    for text in given:
+        name, _, of = text.partition("=")
+        meant = [i for i, x in enumerate(paths) if of in (stems[i], x.name, str(x))] if of else [0]
+        if not name or not meant:
+            known = ", ".join(map(repr, stems))
+            raise InvalidArgument(
+                f"[serve] the {what} {text!r} names no model, expected NAME or NAME=MODEL with one "
+                f"of {known}"
+            )
+        found[meant[0]].append(name)
     return found
 
 
