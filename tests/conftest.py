@@ -105,6 +105,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
     told = "one loop for each test of EITHER_LOOP (workers.py), also where its file is named"
     parser.addoption("--one-loop", action="store_true", help=told)
+    told = "run the slow tests of this file too; may be given several times"
+    parser.addoption("--slow-of", action="append", default=[], metavar="FILE", help=told)
     parser.addini("test_seconds", "a test that takes longer ends its process (watch.py)")
 
 

@@ -9,6 +9,7 @@ kernels.def says (tests/native/test_instructions.py compares).
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -48,6 +49,7 @@ _FOREIGN = re.compile(
 _WIDE = re.compile(r"%zmm|%k[1-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <([\w.$]+)>:$")
 _LINE = re.compile(r"^\s+[0-9a-f]+:\t(?:\{(\w+)\} )?(\S+)(?:\s+(.*))?$")
+_TARGET = re.compile(r"<([\w.$]+)(?:\+0x[0-9a-f]+)?>")
 _PREFIXES = {"rep", "repz", "repnz", "lock", "bnd", "notrack", "data16", "cs", "ds", "es", "rex.W"}
 
 
@@ -57,15 +59,23 @@ def feature_of(name: str, operands: str, encoding: str = "") -> str | None:
     Raises:
         ValueError: it belongs to an extension that no kernel is compiled for.
     """
-    if _FOREIGN.match(name):
+    feature = _feature_of_name(name)
+    if feature == "":
         raise ValueError(f"{name} {operands}")
-    wide = _WIDE.search(operands) is not None
+    if feature == "VNNI":
+        return "AVX_VNNI" if encoding == "vex" else "AVX512_VNNI"
+    if feature in {"FMA", "F16C", "AVX2"} and _WIDE.search(operands) is not None:
+        return "AVX512"
+    return feature
+
+
+@functools.cache
+def _feature_of_name(name: str) -> str | None:
+    """What `_BY_NAME` says; empty: of `_FOREIGN`. A listing has some 300 names a million times."""
+    if _FOREIGN.match(name):
+        return ""
     for beginning, feature in _BY_NAME:
         if re.match(beginning, name):
-            if feature == "VNNI":
-                return "AVX_VNNI" if encoding == "vex" else "AVX512_VNNI"
-            if wide and feature in {"FMA", "F16C", "AVX2"}:
-                return "AVX512"
             return feature
     return None
 
@@ -91,7 +101,7 @@ def functions_of(path: Path) -> dict[str, set[str]]:
                 name, _, operands = operands.partition(" ")
             if feature := feature_of(name, operands, encoding):
                 own[function].add(feature)
-            if target := re.search(r"<([\w.$]+)(?:\+0x[0-9a-f]+)?>", operands):
+            if "<" in operands and (target := _TARGET.search(operands)):
                 calls[function].add(target[1])
         elif match := re.search(r"R_X86_64_\w+\s+([\w.$]+)", line):
             calls[function].add(match[1])

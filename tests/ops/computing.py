@@ -6,6 +6,7 @@ recorded cases (recorded.py).
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,12 @@ def same_for_any_threads(
 
 
 def floats(*shape: int, seed: int) -> NDArray[np.float32]:
-    """Normally distributed numbers; the same numbers for the same seed."""
+    """Normally distributed numbers; the same numbers for the same seed, in an array of its own."""
+    return _floats(shape, seed).copy()
+
+
+@functools.lru_cache(maxsize=32)  # the cases of a test, such as types, often have the same numbers
+def _floats(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 

@@ -25,17 +25,31 @@ def _backends() -> Iterator[Any]:
         yield pytest.param(isa, marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="session", params=[*_backends()])
-def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
+def _opened(name: str) -> aggml.Backend:
     # With two threads each test also covers how chunks are shared, even of small nodes. The
     # reference is run by one thread.
     # not the interface of Device: only the CPU's own backend() accepts an instruction set
     device: Any = aggml.get_device("CPU")
-    if request.param == "ref":
-        opened = device.backend(n_threads=1, use_ref=True)
+    if name == "ref":
+        found: aggml.Backend = device.backend(n_threads=1, use_ref=True)
     else:
-        opened = device.backend(n_threads=2, isa=request.param)
-    with opened as be:
+        found = device.backend(n_threads=2, isa=name)
+    return found
+
+
+@pytest.fixture(scope="session", params=[*_backends()])
+def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
+    with _opened(request.param) as be:
+        yield be
+
+
+@pytest.fixture(scope="session", params=[*_backends()][1:])
+def fusing(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
+    """As `backend`, without the reference, which computes each node by itself.
+
+    For tests that compare nodes computed together with the same nodes one by one.
+    """
+    with _opened(request.param) as be:
         yield be
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from ops.computing import floats
 
 import aggml
 from aggml import DType, Graph, ops
@@ -49,10 +50,6 @@ def blocks(dtype: DType, seed: int) -> Array:
         return (8 * x).astype(dtype.numpy)
     weights = np.ones(K, np.float32)
     return aggml.quantize(x, dtype, weights)
-
-
-def floats(*shape: int, seed: int) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def results(be: aggml.Backend, make: Callable[[int], list[aggml.Tensor]]) -> list[list[Array]]:

@@ -55,17 +55,18 @@ def attention(
 ) -> Array:
     """[queries, heads, dv] from q [heads, queries, d], k and v [kv heads, keys, ...]."""
     heads, group = len(q), len(q) // len(k)
+    k, v = k.astype(np.float64), v.astype(np.float64)
     slopes = 2.0 ** (-max_bias * (1 + np.arange(heads)) / heads) if max_bias else np.ones(heads)
     out = []
     for h in range(heads):
-        s = q[h].astype(np.float64) @ k[h // group].astype(np.float64).T / np.sqrt(q.shape[-1])
+        s = q[h].astype(np.float64) @ k[h // group].T / np.sqrt(q.shape[-1])
         if softcap:
             s = softcap * np.tanh(s / softcap)
         if mask is not None:
             s = s + slopes[h] * mask.astype(np.float64)
         p = np.exp(s - s.max(axis=1, keepdims=True))
         total = p.sum(axis=1) + np.exp(sinks[h] - s.max(axis=1))
-        out.append(p @ v[h // group].astype(np.float64) / total[:, None])
+        out.append(p @ v[h // group] / total[:, None])
     return np.stack(out, axis=1)
 
 

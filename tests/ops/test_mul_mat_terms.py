@@ -142,7 +142,7 @@ def _two_products(
     ("k", "middle", "n"), [(64, 96, 64), (40, 72, 33), (64, 1056, 70), (300, 560, 513)]
 )
 def test_columns_that_only_the_next_product_reads(
-    act: str, k: int, middle: int, n: int, backend: aggml.Backend
+    act: str, k: int, middle: int, n: int, fusing: aggml.Backend
 ) -> None:
     # Such columns need not be stored as floats. The results stay the same; with gelu_erf they are
     # rounded once more.
@@ -157,7 +157,7 @@ def test_columns_that_only_the_next_product_reads(
     }
 
     found, expected = (
-        compute(backend, _two_products((a, b), x, bias, act, watched=watched), values)
+        compute(fusing, _two_products((a, b), x, bias, act, watched=watched), values)
         for watched in (False, True)
     )
     if act == "gelu_erf":
@@ -171,7 +171,7 @@ def test_columns_that_only_the_next_product_reads(
 @pytest.mark.parametrize("first", ["f32", "bf16", "q8_0"])
 @pytest.mark.parametrize(("k", "middle", "n"), [(64, 256, 64), (320, 512, 515)])
 def test_columns_in_the_form_of_the_next_product(
-    first: str, second: str, act: str, k: int, middle: int, n: int, backend: aggml.Backend
+    first: str, second: str, act: str, k: int, middle: int, n: int, fusing: aggml.Backend
 ) -> None:
     a, b = new_tensor(first, ne=(k, middle)), new_tensor(second, ne=(middle, 64))
     x, bias = new_tensor("f32", ne=(k, n)), new_tensor("f32", ne=(middle,))
@@ -183,7 +183,7 @@ def test_columns_in_the_form_of_the_next_product(
     }
 
     found, expected = (
-        compute(backend, _two_products((a, b), x, bias, act, watched=watched), values)
+        compute(fusing, _two_products((a, b), x, bias, act, watched=watched), values)
         for watched in (False, True)
     )
     if act == "gelu_erf":  # rounded once more where columns are bf16 or bytes
@@ -206,7 +206,7 @@ def _held(values: Array, dtype: str) -> Array:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0", "q4_K"])
 @pytest.mark.parametrize(("k", "m", "n"), [(256, 96, 64), (256, 50, 33), (512, 560, 515)])
 def test_a_gated_unit_behind_a_product(
-    dtype: str, gate: str, first: bool, k: int, m: int, n: int, backend: aggml.Backend
+    dtype: str, gate: str, first: bool, k: int, m: int, n: int, fusing: aggml.Backend
 ) -> None:
     a, x, other = (
         new_tensor(t, ne=ne) for t, ne in ((dtype, (k, m)), ("f32", (k, n)), ("f32", (m, n)))
@@ -222,7 +222,7 @@ def test_a_gated_unit_behind_a_product(
         if watched:
             y.set_output()
         pair = (other, y) if first else (y, other)
-        return compute(backend, getattr(ops, gate)(*pair), values)
+        return compute(fusing, getattr(ops, gate)(*pair), values)
 
     assert np.array_equal(value(watched=False), value(watched=True))
 
@@ -231,7 +231,7 @@ def test_a_gated_unit_behind_a_product(
     ("k", "m", "n"), [(64, 96, 64), (40, 50, 33), (300, 560, 513), (64, 48, 5)]
 )
 def test_a_product_that_is_only_wanted_in_bf16(
-    k: int, m: int, n: int, backend: aggml.Backend
+    k: int, m: int, n: int, fusing: aggml.Backend
 ) -> None:
     a, x, bias = (
         new_tensor(t, ne=ne) for t, ne in (("bf16", (k, m)), ("f32", (k, n)), ("f32", (m,)))
@@ -246,6 +246,6 @@ def test_a_product_that_is_only_wanted_in_bf16(
         y = ops.relu(ops.add(ops.mul_mat(a, x), bias))
         if watched:
             y.set_output()
-        return compute(backend, ops.cast(y, "bf16"), values)
+        return compute(fusing, ops.cast(y, "bf16"), values)
 
     assert np.array_equal(value(watched=False).view(np.uint16), value(watched=True).view(np.uint16))

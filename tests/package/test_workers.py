@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from workers import Workers
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true")
+    parser.addoption("--slow-of", action="append", default=[])
     parser.addini("test_seconds", "")
 
 def pytest_configure(config):
@@ -99,6 +99,7 @@ def test_quick(): pass
         (["-m", "slow"], "7 passed, 1 deselected"),
         (["test_these.py::test_slow"], "7 passed"),
         (["-k", "quick"], "1 passed"),
+        (["--slow-of", "test_these.py", "."], "8 passed"),
     ],
 )
 def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], wanted: str) -> None:
@@ -113,12 +114,8 @@ def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both(
     assert all((TESTS / name).is_file() for name in EITHER_LOOP)
 
     def left(loop: str, case: int, name: str = "models/test_states.py", param: Any = None) -> bool:
-        item: Any = SimpleNamespace(
-            path=TESTS / name,
-            nodeid=f"tests/{name}::test_that[{loop}-{case}]",
-            callspec=SimpleNamespace(params={"anyio_backend": param or (loop, {})}),
-        )
-        return is_on_other_loop(item)
+        params: dict[str, Any] = {"anyio_backend": param or (loop, {})}
+        return is_on_other_loop(TESTS / name, f"tests/{name}::test_that[{loop}-{case}]", params)
 
     found = [left("asyncio", case) for case in range(40)]
     assert found == [not left("trio", case) for case in range(40)]
