@@ -1,4 +1,4 @@
-"""The tools that build wheels: what they pass to zig, and which files they compile.
+"""The tools that build wheels: what they pass to zig, which files and instruction sets they build.
 
 zig itself is replaced by a program that prints its arguments. Not here: building a wheel (`make
 wheel`).
@@ -7,7 +7,9 @@ wheel`).
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,88 @@ def test_the_questions_of_cmake_link_nothing_for_musl(target: str, tmp_path: Pat
     build = tool("build")
     text = build.toolchain(build.TARGETS[target], tmp_path).read_text()
     assert ("STATIC_LIBRARY" in text) == target.startswith("musl")
+
+
+def test_a_wrapper_that_says_the_same_is_not_written_again(tmp_path: Path) -> None:
+    """Else ccache would take it for another compiler."""
+    build = tool("build")
+    build.wrapper(tmp_path / "cc", "cc", "x86_64-linux-musl")
+    os.utime(tmp_path / "cc", ns=(1, 1))
+    build.wrapper(tmp_path / "cc", "cc", "x86_64-linux-musl")
+    assert (tmp_path / "cc").stat().st_mtime_ns == 1
+    build.wrapper(tmp_path / "cc", "cc", "aarch64-linux-musl")
+    assert (tmp_path / "cc").stat().st_mtime_ns != 1
+    assert "aarch64-linux-musl" in (tmp_path / "cc").read_text()
+
+
+#: The choice of instruction sets without a compiler: what would be built is printed.
+CHOICE = """
+cmake_minimum_required(VERSION 3.18...4.3)
+project(choice LANGUAGES NONE)
+set(native {native})
+include({isa})
+function(aggml_isa name)
+  message(STATUS "chosen ${{name}}")
+endfunction()
+function(aggml_isas_of_machine result)
+  set(${{result}} "scalar;avx2" PARENT_SCOPE)
+endfunction()
+aggml_isas(${{native}}/table/isas.def)
+"""
+
+
+def choice(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
+    scripts = str(Path(sys.executable).parent)
+    cmake = shutil.which("cmake", path=f"{scripts}{os.pathsep}{os.environ['PATH']}")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    native, isa = ROOT / "aggml" / "native", ROOT / "cmake" / "isa.cmake"
+    (folder / "CMakeLists.txt").write_text(CHOICE.format(native=native, isa=isa))
+    command = [cmake, "-S", folder, "-B", folder / "built", f"-DAGGML_ISAS={wanted}"]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ("avx2", {"avx2"}),
+        ("avx2,avxvnni", {"avx2", "avxvnni"}),
+        ("native", {"avx2"}),
+        ("scalar", set()),
+        (
+            "all",
+            {
+                *re.findall(
+                    r"AGK_ISA\((\w+),\s*(?:X86|ARM)",
+                    (ROOT / "aggml/native/table/isas.def").read_text(),
+                )
+            },
+        ),
+    ],
+)
+def test_instruction_sets_are_chosen_by_name(wanted: str, names: set[str], tmp_path: Path) -> None:
+    done = choice(tmp_path, wanted)
+    assert done.returncode == 0, done.stderr
+    assert {*re.findall(r"^-- chosen (\w+)$", done.stdout, re.MULTILINE)} == names
+
+
+def test_an_instruction_set_that_there_is_not_is_refused_by_its_name(tmp_path: Path) -> None:
+    done = choice(tmp_path, "avx2,avx3")
+    assert done.returncode != 0
+    assert "AGGML_ISAS is avx2,avx3: expected all, native, or some of" in done.stderr
+
+
+def test_the_lowest_version_of_a_package_is_the_highest_that_somebody_asks_for() -> None:
+    asked = [
+        "anyio>=4.8",
+        "numpy",
+        "anyio>=4.12",
+        "anyio>=4.9",
+        "hypercorn[trio]>=0.17",
+        "torch==2.1",
+    ]
+    asked.append("ray[data,serve]>=2.50; python_version < '3.15'")
+    assert tool("lowest").lowest(asked) == {"anyio": "4.12", "hypercorn": "0.17", "ray": "2.50"}
 
 
 def test_all_portable_files_are_compiled_for_other_systems() -> None:

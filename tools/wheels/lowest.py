@@ -1,8 +1,8 @@
 """Prints the lowest versions that pyproject.toml allows, as constraints for pip (check-lowest).
 
-Of the package and of the extras that are named. If several name a package, the highest of their
-lowest versions counts; the exact versions and those without a lower bound are left as they are. Not
-here: which tests then run (Makefile).
+Of the extras that are named, and of aggml itself if `aggml` is. If several name a package, the
+highest of their lowest versions counts; the exact versions and those without a lower bound are left
+as they are. Not here: which tests then run (Makefile).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def order(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def main(extras: list[str]) -> None:
+def main(names: list[str]) -> None:
     """Print them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    optional = project["optional-dependencies"]
-    requirements = project["dependencies"] + [r for extra in extras for r in optional[extra]]
+    of = project["optional-dependencies"] | {project["name"]: project["dependencies"]}
+    requirements = [r for name in names for r in of[name]]
     for name, version in sorted(lowest(requirements).items()):
         print(f"{name}=={version}")
 
