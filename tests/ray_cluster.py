@@ -24,12 +24,25 @@ if TYPE_CHECKING:
 pytest.importorskip("ray.util", reason="Ray is not installed: pip install 'aggml[ray]'")
 
 STORE = 128 << 20  # bytes of each node's object store
+#: How often a node is started, at most. Ray gives the processes of a node 15 s to begin, which
+#: cannot be changed; on two cores with thirty busy processes they take 10 to 20.
+STARTS = 4
 
 
 def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
     """A cluster whose nodes have 4 CPUs each, this process connected to it as a driver."""
     import ray
     from ray.cluster_utils import Cluster
+
+    class PatientCluster(Cluster):
+        def add_node(self, *args: Any, **options: Any) -> Any:
+            for _ in range(STARTS - 1):
+                try:
+                    return super().add_node(*args, **options)
+                except Exception as error:  # Ray has no class for it
+                    if "timed out during startup" not in str(error):
+                        raise
+            return super().add_node(*args, **options)
 
     os.environ["AGGML_RAY_CACHE"] = str(folder / "cache")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -39,7 +52,7 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
         "include_dashboard": False,
         "resources": {"head": 8},
     }
-    made: Any = Cluster(initialize_head=True, head_node_args=head)
+    made: Any = PatientCluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes - 1):
             made.add_node(num_cpus=4, object_store_memory=STORE)

@@ -98,7 +98,10 @@ async def both_run() -> None:
 
 
 async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaitable[bool]]) -> None:
-    """Read a stream until ``see`` returns true. It gets the first replica's name and a line."""
+    """Read a stream until ``see`` returns true. It gets the first replica's name and a line.
+
+    The service's comments on a quiet connection are left out.
+    """
     asked = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "timeout": 550, **asked}
     address = f"{url}/v1/completions"
     async with httpx.AsyncClient(timeout=500) as client:
@@ -107,7 +110,8 @@ async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaita
                 assert response.status_code == 200
                 first = response.headers["x-aggml-replica"]
                 async for line in response.aiter_lines():
-                    if line and not scope.cancel_called and await see(first, line):
+                    told = line.startswith(CONTINUED) or not line.startswith(":")
+                    if line and told and not scope.cancel_called and await see(first, line):
                         scope.cancel()
         assert scope.cancelled_caught
 
