@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.models.encoder.description import EncoderDescription
     from aggml.models.encoder_decoder import EncoderDecoderDescription
     from aggml.models.hyperparameters import Hyperparameters
-    from aggml.models.kv.room import Cached, CrossMemory, State
+    from aggml.models.kv.room import Kept
 
 __all__ = [
     "VOCABULARY", "Architecture", "Block", "Description", "Ending", "Layer", "Mixer",
@@ -61,7 +61,7 @@ class Mixer(Protocol):
         """The forms of all tensors that it reads, optional ones included."""
         ...
 
-    def caches(self) -> Mapping[str, Cached | CrossMemory | State]:
+    def caches(self) -> Mapping[str, Kept]:
         """Descriptions of its caches and states by name."""
         ...
 
@@ -169,7 +169,7 @@ class Layer:
         )  # fmt: skip
         return first, second
 
-    def caches(self) -> dict[str, Cached | CrossMemory | State]:
+    def caches(self) -> dict[str, Kept]:
         """Descriptions of the caches and states of all parts by name."""
         found = dict(self.mixer.caches())
         if self.cross is not None:

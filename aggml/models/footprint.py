@@ -23,7 +23,7 @@ from aggml.models.encoder import graph as encoder_graph
 from aggml.models.encoder import packing
 from aggml.models.kv.caches import CHUNK, Caches
 from aggml.models.kv.state_rows import Rewind
-from aggml.models.speech.listening import encode_sound, write_memories
+from aggml.models.speech.listening import encode_sound, rows_to_write, write_memories
 from aggml.native import _native, cpu_mask
 from aggml.ops.table import PACKS
 from aggml.plan.lowering import compile_steps
@@ -294,8 +294,8 @@ async def steps_of_speech(
     weights = copies(more)
     caches = Caches(reduced.text, cache, ctx, slots, ring=True)
     mel = aggml.new_tensor(DType.F32, ne=(2 * audio.context_length, model.bands, slots), name="mel")
-    rows = aggml.new_tensor(DType.I32, ne=(slots * audio.context_length,), name="rows").set_input()
+    at = rows_to_write(audio.context_length, slots, audio.context_length)
     x = await encode_sound(reduced, weights, mel.set_input())
-    graph = Graph(*write_memories(weights, caches.layers, x, [rows]))
+    graph = Graph(*write_memories(weights, caches.layers, x, at))
     need, size = await _bytes_of(graph, device, [*weights.values(), *caches.all])
     return text | Footprint(need, size, _find_multiplied([graph], weights))

@@ -90,7 +90,20 @@ def experts(
     latency: float,
     ns_per_byte: float,
     operation: str,
+    history: ExpertHistory | None,
 ) -> Desc: ...
+def guess_experts(
+    dst: Span,
+    src: Span,
+    size: int,
+    n: int,
+    latency: float,
+    ns_per_byte: float,
+    operation: str,
+    history: ExpertHistory,
+    guess: int,
+) -> Desc: ...
+def note_experts(history: ExpertHistory) -> Desc: ...
 def fill(span: Span, value: int, offset: int, size: int, whole: bool, operation: str) -> Desc: ...
 def clear(
     address: int, value: int, size: int, writes: tuple[Storage, ...], keep: object
@@ -297,6 +310,12 @@ class Desc(metaclass=_NbType):
     def ranges(self) -> list[tuple[int, int, bool]]: ...
     def host(self) -> tuple[int, int, bool, memoryview] | None: ...
     def waits(self) -> tuple[int, int | None] | None: ...
+
+@final
+class ExpertHistory(metaclass=_NbType):
+    def __init__(self, n: int) -> None: ...
+    @property
+    def n(self) -> int: ...
 
 @final
 class Script(metaclass=_NbType):

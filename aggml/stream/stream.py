@@ -212,6 +212,7 @@ class Stream:
         *,
         latency: float = 0.0,
         bandwidth: float | None = None,
+        history: _native.ExpertHistory | None = None,
         operation: str = "copy",
     ) -> Future[None]:
         """Copy the matrices of a stack that ``ids`` names; the other matrices stay unchanged.
@@ -225,6 +226,8 @@ class Stream:
             latency: least number of seconds, in addition to the time by ``bandwidth``; see
                 ``lasts``.
             bandwidth: simulated bytes per second; None: no limit.
+            history: that of `guess_experts` before on this stream: what it copied is left out. As
+                many ids as it has places.
             operation: for messages.
 
         Raises:
@@ -250,8 +253,45 @@ class Stream:
             latency,
             1e9 / bandwidth if bandwidth else 0.0,
             operation,
+            history,
         )
         return self.enqueue([desc], None, operation)
+
+    def guess_experts(
+        self,
+        dst: Tensor,
+        src: Tensor,
+        history: _native.ExpertHistory,
+        *,
+        latency: float = 0.0,
+        bandwidth: float | None = None,
+        operation: str = "guess",
+    ) -> Future[None]:
+        """Copy the matrices of a stack that the last `copy_experts` with this history named.
+
+        They are copied one by one, until `note_experts` comes. `copy_experts` with this history
+        must come next for ``dst``; if a copy fails, it fails, too.
+
+        Args:
+            dst: as of `copy_experts`.
+            src: as of `copy_experts`.
+            history: what was named; it remembers what is copied here.
+            latency: as of `copy_experts`, for each matrix.
+            bandwidth: as of `copy_experts`.
+            operation: for messages.
+        """
+        pace = latency, 1e9 / bandwidth if bandwidth else 0.0
+        spans, size = (span_of(dst), span_of(src)), (src.nb[2], src.ne[2])
+        descs = [
+            _native.guess_experts(*spans, *size, *pace, operation, history, i)
+            for i in range(history.n)
+        ]
+        return self.enqueue(descs, None, operation)
+
+    def note_experts(self, histories: Sequence[_native.ExpertHistory]) -> Future[None]:
+        """When the stream gets here, let no `guess_experts` of these histories copy any further."""
+        descs = [_native.note_experts(history) for history in histories]
+        return self.enqueue(descs, None, "note")
 
     def fill(
         self,

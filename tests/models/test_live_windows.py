@@ -14,6 +14,7 @@ from models.test_speech import FIRST, THEN, nmse
 
 import aggml
 from aggml.models import SpeechModel, Word, speech_model
+from aggml.models.speech.beams import SequenceMover
 from aggml.models.speech.features import spectrogram
 from aggml.models.speech.listening import frames_for
 from aggml.models.speech.live import (
@@ -51,7 +52,7 @@ def test_the_shortest_window_that_is_long_enough_is_taken() -> None:
     assert [frames_for(n, 3000) for n in (1, 600, 601, 1000, 1400, 1501, 3000, 3001)] == [
         600, 600, 750, 1000, 1500, 3000, 3000, 3000,
     ]  # fmt: skip
-    assert frames_for(1, 14) == 14  # of 7 rows none are copies
+    assert frames_for(1, 14) == 14  # of 7 rows there are no such parts
 
 
 @pytest.mark.parametrize("frames", [600, 750, 1000, 1500])
@@ -68,6 +69,11 @@ async def test_a_shorter_window_is_heard_as_by_a_model_whose_windows_are_not_lon
         rows = await model._decoder.decode([token] * 3, [len(FIRST) + i] * 3)
         found.append(rows[2])
         beside.append(rows[0])
+    text = [*FIRST, *THEN, SPECIAL.end]
+    looked = (await model._ready()._aligner.attention_of(2, [text], frames // 2))[0]
+    longer = (await model._ready()._aligner.attention_of(2, [text], 1500))[0]
+    assert np.array_equal(longer[:, :, frames // 2 :], np.zeros_like(longer[:, :, frames // 2 :]))
+    assert nmse(longer[:, :, : frames // 2], looked) < 1e-9
     made = dict(speech_file.weights())
     table = made["encoder.positional_embedding"]
     made["encoder.positional_embedding"] = table[: frames // 2]
@@ -80,12 +86,60 @@ async def test_a_shorter_window_is_heard_as_by_a_model_whose_windows_are_not_lon
         expected = [await short._decoder.prefill(0, FIRST)]
         for i, token in enumerate(THEN):
             expected.append((await short._decoder.decode([token], [len(FIRST) + i]))[0])
+        shares = await short._ready()._aligner.attention(0, text)
     assert nmse(np.stack(found), np.stack(expected)) < 1e-6
+    assert nmse(looked, shares) < 1e-6
+    await model._listener.listen([mel], [1])  # the next window has all rows again
     await model._listener.listen([whole], [1])
     alone = [await model._decoder.prefill(1, FIRST)]
     for i, token in enumerate(THEN):
         alone.append((await model._decoder.decode([token], [len(FIRST) + i], 1))[0])
     assert nmse(np.stack(beside), np.stack(alone)) < 1e-6
+
+
+async def test_rows_that_a_window_does_not_have_are_not_read(tmp_path: Path) -> None:
+    """NaN in these rows is in no result: of a prompt, of a step, of the times of tokens."""
+    path = tmp_path / "random.bin"
+    speech_file.write_bin(path)
+    on = aggml.get_device("CPU").backend(n_threads=2)
+    async with on, await aggml.models.load(path, on, slots=3) as model:
+        assert isinstance(model, SpeechModel)
+        decoder, aligner = model._decoder, model._ready()._aligner
+        mels = [spectrogram(speech_file.sound(n), 80) for n in (6, 10, 30)]
+        await model._listener.listen(mels)
+        texts: list[Sequence[int]] = [[*FIRST, *range(7 + i, 40)] for i in range(3)]
+        batch = prompts(decoder, 0, [(x, 0) for x in texts], [[0, len(x) - 1] for x in texts])
+
+        async def results() -> list[Any]:
+            (logits,) = await (await decoder.queue(batch))
+            after = await decoder.decode([5, 6, 7], [len(x) for x in texts])
+            times = await aligner.attention_of(0, texts[:1], 300)
+            return [np.array(logits), np.array(after), times[0]]
+
+        expected = await results()
+        for layer in decoder.caches.layers:
+            for name in ("cross_k", "cross_v"):
+                rows = await on.get(layer[name])
+                assert rows.shape == (3 * 1500, speech_file.WIDTH)
+                for slot, n in enumerate((300, 500)):
+                    rows[1500 * slot + n : 1500 * (slot + 1)] = np.nan
+                await on.set(layer[name], rows)
+        for found, wanted in zip(await results(), expected, strict=True):
+            assert nmse(found, wanted) < 1e-8  # lanes compute what tiles with NaN could not
+
+
+async def test_a_copy_of_a_sequence_hears_a_window_of_the_same_length(model: SpeechModel) -> None:
+    mels = [spectrogram(speech_file.sound(n), 80) for n in (6, 10, 30)]
+    await model._listener.listen(mels)
+    await model._decoder.prefill(0, FIRST)
+    await SequenceMover(model._decoder).spread(0, 3, len(FIRST))
+    rows = await model._decoder.decode([THEN[0]] * 3, [len(FIRST)] * 3)
+    assert nmse(rows[1], rows[0]) < 1e-9
+    assert nmse(rows[2], rows[0]) < 1e-9
+    await model._listener.listen([mels[2]], [2])
+    await model._decoder.prefill(2, FIRST)
+    other = (await model._decoder.decode([THEN[0]], [len(FIRST)], 2))[0]
+    assert nmse(other, rows[0]) > 1e-4
 
 
 async def test_prompts_of_several_windows_give_the_logits_of_each_alone(

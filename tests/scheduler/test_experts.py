@@ -1,7 +1,8 @@
 """Experts' weights that are copied for a run: only those that its ids name, however ids are made.
 
 The weights lie in host memory; `mul_mat_id` is offloaded to a simulated accelerator. Traces show
-how many bytes were transferred.
+how many bytes were transferred. Where the ids are made on the device, the experts of the last run
+are copied before they are known (test_guesses.py).
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def pick(*experts: int) -> Array:
 async def test_only_what_is_named_crosses(mixture: Mixture) -> None:
     assert await mixture.run(pick(0, 1, 0, 1, 0, 1)) == 2 * ONE
     assert mixture.sched.get_tensor_backend(mixture.y) is mixture.sim
+    # no run names an expert that the run before has named: such a one may be there already
     assert await mixture.run(pick(15, 3, 4, 15, 3, 4), 2) == 3 * ONE
-    assert await mixture.run(pick(0, 1, 2, 3, 14, 15), 3) == 6 * ONE
+    assert await mixture.run(pick(0, 1, 2, 5, 14, 13), 3) == 6 * ONE
     assert await mixture.run(pick(7, 8, 8, 7, 9, 10), 4) == 4 * ONE
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from aggml.backend.backend import Device
 from aggml.backend.direct import DirectBackend
+from aggml.backend.guesser import ExpertGuesser
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.sim.cost import operations
 from aggml.devices.sim.faults import Faults
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from aggml.devices.sim.faults import Struck
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
+    from aggml.native import _native
     from aggml.plan import Plan
     from aggml.stream.future import Future
     from aggml.stream.slices import Sliced
@@ -79,7 +81,7 @@ class SimBufferType(BufferType):
         return buffer
 
 
-class SimBackend(DirectBackend):
+class SimBackend(DirectBackend, ExpertGuesser):
     """Ordered work on a simulated device."""
 
     device: SimDevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
@@ -203,6 +205,31 @@ class SimBackend(DirectBackend):
         return self.stream.copy_experts(
             dst, src, ids, latency=device.latency, bandwidth=device.bandwidth
         )
+
+    def _guess_experts(
+        self, src: Tensor, dst: Tensor, history: _native.ExpertHistory
+    ) -> Future[None]:
+        device = self.device
+        fault = device._faults.next("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=[dst], operation="guess")
+        return self.stream.guess_experts(
+            dst, src, history, latency=device.latency, bandwidth=device.bandwidth
+        )
+
+    def _correct_experts(
+        self, src: Tensor, dst: Tensor, ids: Tensor, history: _native.ExpertHistory
+    ) -> Future[None]:
+        device = self.device
+        fault = device._faults.next("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=[dst], operation="copy")
+        return self.stream.copy_experts(
+            dst, src, ids, latency=device.latency, bandwidth=device.bandwidth, history=history
+        )
+
+    def _note_experts(self, histories: tuple[_native.ExpertHistory, ...]) -> Future[None]:
+        return self.stream.note_experts(histories)
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[Plan]:
         for node in graph.nodes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Scope
     from aggml.models.description import Mixer
     from aggml.models.forms import FormContext, TensorForm
-    from aggml.models.kv.room import Cached, CrossMemory, State
+    from aggml.models.kv.room import Kept
 
 __all__ = ["NormedInput"]
 
@@ -43,7 +43,7 @@ class NormedInput:
             found |= norm(name, of.width, centred=of.centred, optional=optional)
         return found
 
-    def caches(self) -> Mapping[str, Cached | CrossMemory | State]:
+    def caches(self) -> Mapping[str, Kept]:
         """Those of the mixer."""
         return self.mixer.caches()
 

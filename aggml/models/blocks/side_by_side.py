@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Scope
     from aggml.models.description import Mixer
     from aggml.models.forms import FormContext, TensorForm
-    from aggml.models.kv.room import Cached, CrossMemory, State
+    from aggml.models.kv.room import Kept
 
 __all__ = ["SideBySide"]
 
@@ -40,7 +40,7 @@ class SideBySide:
         """The forms of the tensors of both."""
         return {**self.first.forms(of), **self.second.forms(of)}
 
-    def caches(self) -> Mapping[str, Cached | CrossMemory | State]:
+    def caches(self) -> Mapping[str, Kept]:
         """The caches and states of both."""
         return {**self.first.caches(), **self.second.caches()}
 

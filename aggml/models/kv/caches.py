@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aggml
 from aggml import DType, Tensor, ops
 from aggml.models.errors import ModelError
-from aggml.models.kv.room import Cached, CrossMemory, Room, State
+from aggml.models.kv.room import Cached, CrossMask, CrossMemory, Room, State
 from aggml.models.kv.rows import length_of
 from aggml.models.kv.state_rows import Rewind, StateRows
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aggml.models.description import Description
+    from aggml.models.kv.room import Kept
 
 __all__ = ["CHUNK", "Caches", "sizes"]
 
@@ -38,12 +39,13 @@ class Caches:
 
     Attributes:
         layers: tensors of each layer by name. Keys and values: [width, rows * sequences]; states:
-            [width, rows of ``state_rows``]; memories: [width, rows * sequences].
+            [width, rows of ``state_rows``]; memories: [width, rows * sequences], and their masks:
+            [rows, sequences].
         state_rows: which row of the states is whose.
         lengths: rows of each sequence, by room.
         rows: each tensor of keys or values, and how many of its rows a sequence has.
         states: each tensor of states.
-        memories: each tensor of a memory, and how many of its rows a sequence has.
+        memories: each tensor of a memory or its mask, and how many of its rows a sequence has.
 
     Raises:
         ModelError: a head is no whole number of blocks of ``dtype``.
@@ -75,6 +77,10 @@ class Caches:
                 elif isinstance(kept, CrossMemory):
                     made[name] = self._rows(label, dtype, kept, kept.rows)
                     self.memories.append((made[name], kept.rows))
+                elif isinstance(kept, CrossMask):
+                    ne = kept.rows, sequences
+                    made[name] = aggml.new_tensor(DType.F16, ne=ne, name=label)
+                    self.memories.append((made[name], 1))
                 else:
                     length = self.lengths[kept.room] = _length(kept, ctx, ring)
                     made[name] = self._rows(label, dtype, kept, length)
@@ -140,9 +146,11 @@ def sizes(
     """Bytes of the caches and states of each layer, with these arguments of `Caches`."""
     rows = StateRows(sequences, rewind).total
 
-    def size(kept: Cached | CrossMemory | State) -> int:
+    def size(kept: Kept) -> int:
         if isinstance(kept, State):
             return DType.F32.row_size(kept.width) * rows
+        if isinstance(kept, CrossMask):
+            return DType.F16.row_size(kept.rows) * sequences
         length = kept.rows if isinstance(kept, CrossMemory) else _length(kept, ctx, ring)
         return dtype.row_size(kept.width) * length * sequences
 

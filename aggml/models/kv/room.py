@@ -1,4 +1,4 @@
-"""What a layer keeps of a sequence: rows for its positions, one recurrent state, or a memory.
+"""What a layer keeps of a sequence: rows for its positions, one recurrent state, a memory.
 
 Here: descriptions. Not here: which row is which position (rows.py), the tensors (caches.py).
 """
@@ -6,14 +6,14 @@ Here: descriptions. Not here: which row is which position (rows.py), the tensors
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Cached", "CrossMemory", "Room", "State"]
+__all__ = ["Cached", "CrossMask", "CrossMemory", "Kept", "Room", "State"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,26 @@ class CrossMemory:
     Attributes:
         width: elements of a row, of all heads.
         head: elements that are read together, as in `Cached`.
-        rows: rows of each sequence; all of them are written before a step reads them.
+        rows: the most rows of a sequence; its `CrossMask` says which of them it has.
     """
 
     width: int
     head: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrossMask:
+    """Which rows of a `CrossMemory` each sequence has, as a mask: 0, or -inf where there is none.
+
+    It is f16. The graph that writes the memory writes it, too, and a copy of a sequence has it.
+
+    Attributes:
+        rows: those of the memory.
+    """
+
+    rows: int
+
+
+#: What a layer keeps of a sequence under some name.
+Kept: TypeAlias = Cached | CrossMask | CrossMemory | State

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
-    from aggml.models.decoder.batch import Batch, Shape
+    from aggml.models.decoder.batch import Batch, Part, Shape
     from aggml.models.decoder.decoder import Decoder
     from aggml.models.decoder.step import Step
 
@@ -57,10 +57,13 @@ def alignment_heads(layers: int, heads: int, *, multilingual: bool) -> list[tupl
 
 @dataclass(frozen=True, slots=True)
 class _Aligned(CrossAttention):
-    """Attention that also brings the weights of some heads: [frames, tokens, sequences] each."""
+    """Attention that also brings the weights of some heads: [frames, tokens, sequences] each.
+
+    They are those of the first rows alone, so no sequence whose weights are wanted has more.
+    """
 
     chosen: tuple[int, ...] = ()
-    brought_rows: int = 0  # the first frames, whose weights are brought
+    brought_rows: int = 0  # the first frames, whose weights are computed
     brought: list[Tensor] = field(default_factory=list, compare=False)
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -68,10 +71,10 @@ class _Aligned(CrossAttention):
         q = ops.reshape_3d(q, self.head, self.heads, at.shape.tokens)
         (part,) = at.shape.parts
         queries = queries_of(q, part, 0)
-        keys = heads_of(at.caches["cross_k"], self.head, self.heads, part, self.rows, self.rows)
-        n = part.sequences
+        seen, n = self.brought_rows, part.sequences
+        keys = heads_of(at.caches["cross_k"], self.head, self.heads, part, seen, self.rows)
         for k in self.chosen:
-            one = ops.view_3d(keys, self.head, self.rows, n, keys.nb[1], keys.nb[3], k * keys.nb[2])
+            one = ops.view_3d(keys, self.head, seen, n, keys.nb[1], keys.nb[3], k * keys.nb[2])
             ask = ops.view_3d(
                 queries, self.head, part.tokens, n, queries.nb[1], queries.nb[3],
                 k * queries.nb[2],
@@ -79,16 +82,21 @@ class _Aligned(CrossAttention):
             if one.dtype is not DType.F32:
                 one = ops.cast(ops.cont(one), DType.F32)
             scores = ops.mul_mat(one, ops.cont(ask))
-            weights = ops.soft_max_ext(scores, None, 1 / math.sqrt(self.head), 0.0)
-            if self.brought_rows < self.rows:
-                weights = ops.cont(
-                    ops.view_3d(
-                        weights, self.brought_rows, part.tokens, n, weights.nb[1], weights.nb[2], 0
-                    )
-                )
+            mask = self._mask_of_scores(at, part)
+            weights = ops.soft_max_ext(scores, mask, 1 / math.sqrt(self.head), 0.0)
             self.brought.append(weights.set_output())
             at.kept.append(weights)
         return CrossAttention.build(self, at, x)
+
+    def _mask_of_scores(self, at: Scope, part: Part) -> Tensor:
+        """The rows that tokens see, of the first ones: f16 [frames, tokens, sequences]."""
+        mask = at.passed.get("mask of scores")
+        if mask is None:
+            n, whole = part.sequences, self.mask_of(at, 0, part)
+            row, plane = whole.nb[1], whole.nb[3]
+            mask = ops.view_3d(whole, self.brought_rows, part.tokens, n, row, plane, 0)
+            mask = at.passed["mask of scores"] = ops.cont(mask)
+        return mask
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -139,12 +147,10 @@ class Aligner:
         Args:
             slot: the first sequence.
             texts: the tokens of each window.
-            frames: of how many of the first frames the weights are wanted.
+            frames: of how many of the first frames the weights are wanted: no window may have more.
 
         Returns:
-            Of each window (heads, tokens, frames). A window that is shorter than the model's is
-            heard as several copies, and the weights are those of the first one: shares of 1 over
-            the number of copies.
+            Of each window (heads, tokens, frames). Frames that it does not have weigh nothing.
 
         Cancellation: aborts the computation; the sequences are undefined.
         """

@@ -1,10 +1,9 @@
 """Listener: runs the encoder of a model of speech.
 
 From windows of a spectrogram it computes the keys and values to which the decoder's layers attend,
-and writes them to the decoder's caches, once for each window. Those of a window that is shorter
-than the model's are written several times over, until all rows of the sequence are written: the
-softmax over k equal copies gives what one copy would give, so the decoder need not know of it. Not
-here: the layers (../encoder/graph.py, ../blocks/cross.py), the decoder.
+and writes them to the decoder's caches, once for each window, with a mask: a window that is shorter
+than the model's has fewer rows, and the decoder reads no others. Not here: the layers
+(../encoder/graph.py, ../blocks/cross.py), the decoder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import DType, Graph, ops
-from aggml.models.blocks.cross import CrossAttention
+from aggml.models.blocks.cross import CrossAttention, MemoryRows
 from aggml.models.encoder.graph import Nodes
 from aggml.models.encoder.packing import PackingShape
 from aggml.models.lifetime import Lifetime
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Listener", "encode_sound", "frames_for", "write_memories"]
+__all__ = ["Listener", "encode_sound", "frames_for", "rows_to_write", "write_memories"]
 
-COPIES: Final = (5, 4, 3, 2)  # how often shorter windows fit: they have 6, 7.5, 10 and 15 seconds
+PARTS: Final = (5, 4, 3, 2)  # shorter windows are such parts of 30 s: 6, 7.5, 10 and 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class _Program:
 
     graph: Graph
     mel: Tensor
-    rows: list[Tensor]  # to write, of each copy
+    at: MemoryRows
 
 
 def _convolve(
@@ -90,26 +89,33 @@ async def encode_sound(
 def frames_for(least: int, most: int) -> int:
     """The frames of the shortest window that has ``least`` of them, where ``most`` fill a window.
 
-    A shorter window fits a whole number of times into the longest one, and has an even number of
-    frames, of which the encoder makes half as many rows.
+    There are few shorter ones, as each has a graph. They have an even number of frames, of which
+    the encoder makes half as many rows.
     """
-    fitting = [most // k for k in COPIES if most % (2 * k) == 0]
+    fitting = [most // k for k in PARTS if most % (2 * k) == 0]
     return next((x for x in fitting if x >= least), most)
+
+
+def rows_to_write(n: int, windows: int, most: int) -> MemoryRows:
+    """Inputs for ``windows`` windows of ``n`` rows each, where a sequence has ``most`` of them."""
+    rows, sequences = (
+        aggml.new_tensor(DType.I32, ne=(size,), name=name).set_input()
+        for size, name in ((n * windows, "rows"), (windows, "sequences"))
+    )
+    mask = aggml.new_tensor(DType.F32, ne=(most, windows), name="mask").set_input()
+    return MemoryRows(rows, mask, sequences)
 
 
 def write_memories(
     weights: Mapping[str, Tensor],
     layers: Sequence[Mapping[str, Tensor]],
     x: Tensor,
-    rows: Sequence[Tensor],
+    at: MemoryRows,
 ) -> list[Tensor]:
-    """The nodes that write the keys and values of ``x`` to rows of the caches of all layers.
-
-    They are written once for each of ``rows``.
-    """
+    """The nodes that write the keys and values of ``x`` to the caches of all layers."""
     written: list[Tensor] = []
     for i, caches in enumerate(layers):
-        written += CrossAttention.write_memory(weights, f"blk.{i}.", caches, x, rows)
+        written += CrossAttention.write_memory(weights, f"blk.{i}.", caches, x, at)
     return written
 
 
@@ -174,23 +180,25 @@ class Listener:
         if program is None:
             program = self._programs[key] = await self._program(*key)
         kept, n = self.model.audio.context_length, frames // 2
-        firsts = np.array([slot for _, slot in windows], np.int32)[:, None] * kept
+        slots = np.array([slot for _, slot in windows], np.int32)
+        mask = np.zeros((len(windows), kept), np.float32)
+        mask[:, n:] = -np.inf
         mels = [mel for mel, _ in windows]
         # Copying them takes milliseconds, which other tasks of the loop should not wait for.
         mel = mels[0][None] if len(mels) == 1 else await anyio.to_thread.run_sync(np.stack, mels)
-        inputs: dict[Tensor, npt.ArrayLike] = {program.mel: mel}
-        for i, rows in enumerate(program.rows):
-            inputs[rows] = (firsts + np.arange(i * n, (i + 1) * n, dtype=np.int32)).reshape(-1)
+        inputs: dict[Tensor, npt.ArrayLike] = {
+            program.mel: mel,
+            program.at.rows: (slots[:, None] * kept + np.arange(n, dtype=np.int32)).reshape(-1),
+            program.at.mask: mask,
+            program.at.sequences: slots,
+        }
         await self._decoder.site.run(program.graph, inputs)
 
     async def _program(self, frames: int, windows: int) -> _Program:
-        weights, n = self._decoder.weights, frames // 2 * windows
-        copies = self.frames // frames
+        weights = self._decoder.weights
         mel = aggml.new_tensor(DType.F32, ne=(frames, self.model.bands, windows), name="mel")
-        rows = [
-            aggml.new_tensor(DType.I32, ne=(n,), name="rows").set_input() for _ in range(copies)
-        ]
+        at = rows_to_write(frames // 2, windows, self.model.audio.context_length)
         x = await encode_sound(self.model, weights, mel.set_input())
-        graph = Graph(*write_memories(weights, self._decoder.caches.layers, x, rows))
+        graph = Graph(*write_memories(weights, self._decoder.caches.layers, x, at))
         await self._decoder.site.prepare(graph)
-        return _Program(graph, mel, rows)
+        return _Program(graph, mel, at)

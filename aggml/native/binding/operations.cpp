@@ -169,28 +169,84 @@ static nb::object copy_desc(const Span &dst, const Span &src, const std::string 
     return out;
 }
 
-static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids, size_t size, int64_t n,
-                               double latency, double ns_per_byte, const std::string &operation)
+// What runs remember of a stack of experts; see ag_expert_history.
+struct ExpertHistory {
+    std::vector<int32_t> ids;
+    ag_expert_history own;
+
+    explicit ExpertHistory(size_t n) : ids(n, -1), own{}
+    {
+        own.n = static_cast<int64_t>(n);
+        own.ids = ids.data();
+    }
+    ExpertHistory(const ExpertHistory &) = delete;
+};
+
+// The part of an operation on experts that is the same for all; `keep` has all that it refers to.
+static nb::object stack_desc(const Span &dst, const Span &src, size_t size, int64_t n, double latency,
+                             double ns_per_byte, const std::string &operation, nb::handle keep)
 {
     const bool fits =
         n >= 0 &&
         (n == 0 || (size <= src.bytes / static_cast<size_t>(n) && size <= dst.bytes / static_cast<size_t>(n)));
-    if (!fits || ids.size != sizeof(int32_t)) throw nb::value_error("ids must be int32, matrices within the tensors");
-    Desc *d = desc(AG_KIND_EXPERTS, operation, nb::make_tuple(dst.keep, src.keep, ids.keep));
+    if (!fits) throw nb::value_error("the matrices must lie within the tensors");
+    Desc *d = desc(AG_KIND_EXPERTS, operation, keep);
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     ag_experts &e = d->slot.u.experts;
     e.dst = reinterpret_cast<uint8_t *>(dst.address);
     e.src = reinterpret_cast<const uint8_t *>(src.address);
-    e.ids = reinterpret_cast<const uint8_t *>(ids.address);
     e.size = size;
     e.n = n;
-    memcpy(e.ids_ne, ids.ne, sizeof e.ids_ne);
-    memcpy(e.ids_nb, ids.nb, sizeof e.ids_nb);
     e.latency = latency <= 0 ? 0 : static_cast<uint64_t>(latency * 1e9);
     e.ns_per_byte = ns_per_byte;
     src.read_by(d->slot);
-    ids.read_by(d->slot);
-    dst.written_by(d->slot, true);
+    return out;
+}
+
+static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids, size_t size, int64_t n,
+                               double latency, double ns_per_byte, const std::string &operation, nb::object history)
+{
+    if (ids.size != sizeof(int32_t)) throw nb::value_error("ids must be int32");
+    nb::object out = stack_desc(dst, src, size, n, latency, ns_per_byte, operation,
+                                nb::make_tuple(dst.keep, src.keep, ids.keep, history));
+    Desc &d = nb::cast<Desc &>(out);
+    ag_experts &e = d.slot.u.experts;
+    e.ids = reinterpret_cast<const uint8_t *>(ids.address);
+    memcpy(e.ids_ne, ids.ne, sizeof e.ids_ne);
+    memcpy(e.ids_nb, ids.nb, sizeof e.ids_nb);
+    ids.read_by(d.slot);
+    if (!history.is_none()) {
+        e.history = &nb::cast<ExpertHistory &>(history).own;
+        e.guess = AG_EXPERTS_NAMED;
+        if (e.ids_ne[0] * e.ids_ne[1] != e.history->n) throw nb::value_error("the history is of another number of ids");
+        dst.read_by(d.slot); // what was guessed is there
+    }
+    dst.written_by(d.slot, true);
+    return out;
+}
+
+// Guess number `i`. The first one writes the tensor anew; a failure of it is a failure of the others.
+static nb::object guess_desc(const Span &dst, const Span &src, size_t size, int64_t n, double latency,
+                             double ns_per_byte, const std::string &operation, nb::object history, int64_t i)
+{
+    ag_expert_history &own = nb::cast<ExpertHistory &>(history).own;
+    if (i < 0 || i >= own.n) throw nb::value_error("there is no such guess");
+    nb::object out =
+        stack_desc(dst, src, size, n, latency, ns_per_byte, operation, nb::make_tuple(dst.keep, src.keep, history));
+    Desc &d = nb::cast<Desc &>(out);
+    d.slot.u.experts.history = &own;
+    d.slot.u.experts.guess = i;
+    if (i > 0) dst.read_by(d.slot);
+    dst.written_by(d.slot, true);
+    return out;
+}
+
+static nb::object note_desc(nb::object history)
+{
+    Desc *d = desc(AG_KIND_EXPERTS, "note", nb::make_tuple(history));
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    d->slot.u.experts.history = &nb::cast<ExpertHistory &>(history).own;
+    d->slot.u.experts.guess = AG_EXPERTS_NOTE;
     return out;
 }
 
@@ -299,7 +355,8 @@ static nb::list desc_ranges(Desc &desc)
         const int64_t ne[4] = {e.ids_ne[0], e.ids_ne[1], 1, 1}, nb[4] = {e.ids_nb[0], e.ids_nb[1], 0, 0};
         auto src = reinterpret_cast<uintptr_t>(e.src), dst = reinterpret_cast<uintptr_t>(e.dst);
         size_t size = e.size * static_cast<size_t>(e.n);
-        add_range(out, reinterpret_cast<uintptr_t>(e.ids), ne, nb, sizeof(int32_t), false);
+        if (e.ids != nullptr) add_range(out, reinterpret_cast<uintptr_t>(e.ids), ne, nb, sizeof(int32_t), false);
+        if (size == 0) return out;
         out.append(nb::make_tuple(src, src + size, false));
         out.append(nb::make_tuple(dst, dst + size, true));
     } else if (slot.kind == AG_KIND_FILL) {
@@ -348,6 +405,9 @@ static nb::object desc_waits(Desc &desc)
 
 void bind_operations(nb::module_ &m)
 {
+    nb::class_<ExpertHistory>(m, "ExpertHistory")
+        .def(nb::init<size_t>(), "n"_a)
+        .def_prop_ro("n", [](const ExpertHistory &self) { return self.own.n; });
     nb::class_<Desc>(m, "Desc")
         .def_prop_ro("operation", [](Desc &d) { return text_of(d.slot.operation); })
         .def_prop_ro("has_array", [](Desc &d) { return d.span.is_valid(); })
@@ -386,7 +446,10 @@ void bind_operations(nb::module_ &m)
         "array"_a, "span"_a, "offset"_a, "operation"_a);
     m.def("copy", copy_desc, "dst"_a, "src"_a, "operation"_a);
     m.def("experts", experts_desc, "dst"_a, "src"_a, "ids"_a, "size"_a, "n"_a, "latency"_a, "ns_per_byte"_a,
-          "operation"_a);
+          "operation"_a, "history"_a.none());
+    m.def("guess_experts", guess_desc, "dst"_a, "src"_a, "size"_a, "n"_a, "latency"_a, "ns_per_byte"_a, "operation"_a,
+          "history"_a, "guess"_a);
+    m.def("note_experts", note_desc, "history"_a);
     m.def("fill", fill_desc, "span"_a, "value"_a, "offset"_a, "size"_a, "whole"_a, "operation"_a);
     m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "writes"_a, "keep"_a);
     m.def("run_plan", plan_desc, "plan"_a, "arena"_a, "operation"_a, "keep"_a.none());

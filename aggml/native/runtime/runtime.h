@@ -115,9 +115,20 @@ typedef enum ag_kind {
     AG_KIND_CALL
 } ag_kind;
 
-#define AG_INLINE_STORAGES 3
+#define AG_INLINE_STORAGES 4
 
-/* Of `n` matrices of `size` bytes each, one behind the other: those that are named in `ids`, a 2-D tensor of int32. */
+/* What the last run named of a stack of matrices, so that the next run can copy it before the ids are known. The
+ * operations of one stream alone use `ids`. */
+typedef struct ag_expert_history {
+    atomic_bool noted; /* the ids of this run are known: nothing more is guessed */
+    int64_t n;
+    int32_t *ids; /* -1: none, or it was not copied by this run's guesses */
+} ag_expert_history;
+
+enum { AG_EXPERTS_NAMED = -1, AG_EXPERTS_NOTE = -2 };
+
+/* Of `n` matrices of `size` bytes each, one behind the other: those that are named in `ids`, a 2-D tensor of int32.
+ * With a history, `guess` is the number of one of its ids, whose matrix is copied, or one of the values above. */
 typedef struct ag_experts {
     uint8_t *dst;
     const uint8_t *src;
@@ -127,7 +138,9 @@ typedef struct ag_experts {
     int64_t ids_ne[2], ids_nb[2];
     uint64_t latency; /* ns; together with ns_per_byte, the time that a simulated device takes */
     double ns_per_byte;
-    uint8_t *used; /* one flag for each matrix; valid from ag_experts_look on */
+    uint8_t *used;              /* one flag for each matrix; valid from ag_experts_look on */
+    ag_expert_history *history; /* borrowed, it lives as long as the slot; NULL: none */
+    int64_t guess;
 } ag_experts;
 
 /* One queued operation; it is an entry in a block of its stream's ring. */

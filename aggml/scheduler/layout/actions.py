@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from aggml.scheduler.layout.memory import Key
     from aggml.tensor import Tensor
 
-__all__ = ["Action", "Bring", "ChooseExperts", "Compute", "Join", "Move", "Task"]
+__all__ = [
+    "Action", "Bring", "ChooseExperts", "Compute", "GuessExperts", "Join", "Move", "NoteExperts",
+    "Task",
+]  # fmt: skip
 
 
 class Bring(NamedTuple):
@@ -57,17 +60,62 @@ class Move(NamedTuple):
         return f"copy {self.source.name} to {self.target.name}"
 
 
+class GuessExperts(NamedTuple):
+    """Copy to ``target`` those matrices of ``source`` that the last run named."""
+
+    source: Tensor
+    target: Tensor
+    history: _native.ExpertHistory
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The matrices."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """The target."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"copy experts of the last run of {self.source.name} to {self.target.name}"
+
+
+class NoteExperts(NamedTuple):
+    """Let what ``histories`` belong to guess no further: ``ids`` is known now."""
+
+    ids: Tensor
+    histories: tuple[_native.ExpertHistory, ...]
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The numbers of matrices."""
+        return (self.ids,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """No tensor."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"note that {self.ids.name} is known"
+
+
 class ChooseExperts(NamedTuple):
-    """Copy to ``target`` at least those matrices of ``source`` that ``ids`` names then."""
+    """Copy to ``target`` at least those matrices of ``source`` that ``ids`` names then.
+
+    With a history, those that `GuessExperts` has copied in this submission are there already.
+    """
 
     source: Tensor
     target: Tensor
     ids: Tensor
+    history: _native.ExpertHistory | None
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """The matrices, and their numbers."""
-        return (self.ids, self.source)
+        """The matrices, and their numbers; what was guessed."""
+        return (self.ids, self.source, *(() if self.history is None else (self.target,)))
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
@@ -119,7 +167,7 @@ class Compute(NamedTuple):
 
 
 #: The work of an action. Each class has the tensors that it ``reads`` and ``writes``.
-Task: TypeAlias = Bring | Move | ChooseExperts | Join | Compute
+Task: TypeAlias = Bring | Move | GuessExperts | NoteExperts | ChooseExperts | Join | Compute
 
 
 class Action(NamedTuple):

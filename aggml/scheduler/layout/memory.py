@@ -1,9 +1,9 @@
 """Memory of a scheduler: buffers that layouts share and that grow.
 
 Here: the buffers by key, and a type of buffers seen as one that nobody shares. Not here: what lies
-where (place.py). Three kinds of keys: ``("type", id)`` for values of all backends with buffers of
-that type, ``("own", backend, side)`` for a site that shares its scratch with no other, and
-``("slot", number, backend)`` for memory apart of one submission in flight.
+where (place.py). Kinds of keys: ``("type", id)`` for values of all backends with buffers of that
+type, ``("own", backend, side)`` for a site that shares its scratch with no other, ``("slot",
+number, backend)`` for memory apart of one submission, ``("experts", backend, number)``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["SIDE_STREAMS", "Key", "SharedBuffers", "Unshared"]
+__all__ = ["EXPERT_BLOCKS", "SIDE_STREAMS", "Key", "SharedBuffers", "Unshared"]
 
 #: Streams beside its own on which a backend may compute: for so many crossings of a graph there and
 #: back the submissions do not hold each other up.
 SIDE_STREAMS: Final = 3
+
+#: Blocks of a backend to which stacks of experts are copied in turn: for all three of a layer, and
+#: one of the next layer.
+EXPERT_BLOCKS: Final = 4
 
 #: What a group of buffers is for.
 Key: TypeAlias = tuple[object, ...]
@@ -60,6 +64,11 @@ class SharedBuffers:
             if self.buffers.get(key) is have:  # else another task was first: there may be enough
                 self.buffers[key] = new
 
+    def forget_experts(self) -> None:
+        """Give back the blocks for experts; layouts that have them keep them while they last."""
+        for key in [key for key in self.buffers if key[0] == "experts"]:
+            del self.buffers[key]
+
     def buffers_of(self, buffer_type: BufferType) -> list[Buffer] | None:
         """The buffers that all backends with this type share; None before there are any."""
         return self.buffers.get(("type", id(buffer_type)))
@@ -74,6 +83,7 @@ class SharedBuffers:
         """
         keys: list[Key] = [("own", b, side) for side in range(1 + SIDE_STREAMS)]
         keys += [("slot", number, b) for number in range(n_copies)]
+        keys += [("experts", b, number) for number in range(EXPERT_BLOCKS)]
         if next(i for i, buffer_type in enumerate(types) if buffer_type is types[b]) == b:
             keys.append(("type", id(types[b])))
         return sum(buffer.size for key in keys for buffer in self.buffers.get(key, ()))

@@ -1,7 +1,8 @@
 """The second step of a layout: each new storage gets an address.
 
-Here: which storages share memory, and which have memory of a single submission. Not here:
-lifetimes and offsets (the allocator), the buffers themselves (memory.py).
+Here: which storages share memory, which have memory of a single submission, and the blocks that
+stacks of experts are copied to. Not here: lifetimes and offsets (the allocator), the buffers
+themselves (memory.py).
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aggml.errors import AllocFailed
 from aggml.graph import graph_of
 from aggml.memory.allocator.lifetimes import layout_steps
 from aggml.memory.buffer import align_up
-from aggml.scheduler.layout.memory import Unshared
+from aggml.scheduler.layout.memory import EXPERT_BLOCKS, Unshared
+from aggml.tensor import change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,12 +23,14 @@ if TYPE_CHECKING:
     from aggml.memory.allocator.lifetimes import GraphLayout, Sizing
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
+    from aggml.scheduler.deciding.program import SplitGraph
+    from aggml.scheduler.deciding.split import Copy
     from aggml.scheduler.layout.memory import Key, SharedBuffers
     from aggml.scheduler.layout.rewrite import Rewritten
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Placed", "assign_offsets", "place_twins"]
+__all__ = ["Placed", "assign_offsets", "find_uses", "place_twins"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +44,8 @@ class Placed:
         addresses: of the storages that a single plan touches: they have no `Placement`.
         scratch: for each site the key of the memory that its splits share with others.
         buffers: all memory that it rests on, by key.
+        blocks_of: for copies of experts that do not share memory with values, the number of the
+            block that has them.
     """
 
     rewritten: Rewritten
@@ -46,6 +53,7 @@ class Placed:
     addresses: Mapping[Tensor, int]
     scratch: Sequence[Key]
     buffers: Sequence[tuple[Key, list[Buffer]]]
+    blocks_of: Mapping[Copy, int]
 
     @property
     def blocks(self) -> tuple[Buffer, ...]:
@@ -82,9 +90,26 @@ def place_twins(rewritten: Rewritten, slot: int | None, memory: SharedBuffers) -
     Raises:
         AllocFailed: no memory; what there was is as before.
     """
+    experts = [copy for copy in rewritten.copies if copy in rewritten.program.experts]
+    if slot is None and experts:
+        try:
+            return (yield from _place(rewritten, slot, memory, experts))
+        except AllocFailed as error:  # no room for blocks: experts share memory with values
+            error.__traceback__ = None  # its frames have the blocks that there were
+            for copy in experts:
+                change(rewritten.copies[copy], "placement", None)
+            memory.forget_experts()
+    return (yield from _place(rewritten, slot, memory, ()))
+
+
+def _place(
+    rewritten: Rewritten, slot: int | None, memory: SharedBuffers, experts: Sequence[Copy]
+) -> Sliced[Placed]:
+    """As `place_twins`; the copies ``experts`` get blocks of their own."""
     taken = _Taken(memory)
     if slot is not None:
         yield from _place_apart(rewritten, slot, taken)
+    blocks_of = yield from _place_experts(rewritten, experts, taken)
     buffer_types = [rewritten.program.q.types[site.backend] for site in rewritten.sites]
     alone = _is_alone(rewritten, apart=slot is not None)
     scratch: list[Key] = [
@@ -115,7 +140,7 @@ def place_twins(rewritten: Rewritten, slot: int | None, memory: SharedBuffers) -
             block.place(tensor, found.offset)
         else:
             addresses[tensor] = block.base + found.offset
-    return Placed(rewritten, slot, addresses, scratch, taken.buffers)
+    return Placed(rewritten, slot, addresses, scratch, taken.buffers, blocks_of)
 
 
 def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
@@ -170,3 +195,57 @@ def _place_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[None]
         (block,) = yield from taken.take(("slot", slot, b), buffer_type, [size])
         for tensor, offset in zip(group, offsets, strict=True):
             block.place(tensor, offset)
+
+
+def find_uses(program: SplitGraph) -> dict[Copy, range]:
+    """For each copy, the splits from the one that it is made for to the last one that reads it."""
+    found: dict[Copy, range] = {}
+    for i, split in enumerate(program.splits):
+        for copy in (*split.inputs, *split.swaps.values()):
+            found[copy] = range(found[copy].start if copy in found else i, i + 1)
+    return found
+
+
+def _place_experts(
+    rewritten: Rewritten, experts: Sequence[Copy], taken: _Taken
+) -> Sliced[dict[Copy, int]]:
+    """Blocks for copies of experts, in turn, so that one is filled while others are in use.
+
+    A copy whose turn comes while its block is still needed has none: it shares memory with values.
+
+    Args:
+        rewritten: has the copies.
+        experts: the copies, in the order in which they are needed.
+        taken: the buffers of this layout.
+
+    Returns:
+        The number of each copy's block among those of its backend.
+    """
+    program, copies = rewritten.program, rewritten.copies
+    types, used = program.q.types, find_uses(program)
+    blocks_of: dict[Copy, int] = {}
+    sizes: dict[int, list[int]] = {}  # of each backend's blocks
+    held: dict[int, list[Copy]] = {}  # what each block was given to last
+    turn: dict[int, int] = {}
+    for copy in experts:
+        b = copy.backend
+        have, last, number = sizes.setdefault(b, []), held.setdefault(b, []), turn.get(b, 0)
+        size = types[b].alloc_size(copies[copy])
+        if number == len(have):
+            have.append(size)
+            last.append(copy)
+        elif used[last[number]].stop <= used[copy].start:
+            have[number] = max(have[number], size)
+            last[number] = copy
+        else:
+            continue
+        blocks_of[copy] = number
+        turn[b] = (number + 1) % EXPERT_BLOCKS
+    for b, wanted in sizes.items():
+        blocks: list[Buffer] = []
+        for number, size in enumerate(wanted):
+            blocks += yield from taken.take(("experts", b, number), types[b], [size])
+        for copy, number in blocks_of.items():
+            if copy.backend == b:
+                blocks[number].place(copies[copy], 0)
+    return blocks_of

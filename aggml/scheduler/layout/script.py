@@ -1,8 +1,9 @@
 """The third step of a layout: its actions in order, and what each of them waits for.
 
 Here: which actions there are, on which stream, and what they touch of memory that the user placed;
-by which route bytes get from one backend to another; the order that follows from what actions read
-and write. Not here: which tensors are copied (deciding/split.py), enqueuing (running/).
+by which route bytes get from one backend to another; which experts are copied before their router
+names them; the order that follows from what actions read and write. Not here: which tensors are
+copied (deciding/split.py), enqueuing (running/).
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from aggml.backend.guesser import ExpertGuesser
 from aggml.memory.buffer_type import HOST
+from aggml.native import _native
 from aggml.ops import view_1d
 from aggml.ops.table import VIEWS
-from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
+from aggml.scheduler.layout.actions import (
+    Action,
+    Bring,
+    ChooseExperts,
+    Compute,
+    GuessExperts,
+    Join,
+    Move,
+    NoteExperts,
+)
+from aggml.scheduler.layout.place import find_uses
 from aggml.scheduler.layout.plans import backend_at
 from aggml.tensor import new_like, new_tensor
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -24,7 +38,6 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.backend.backend import Device
     from aggml.memory.buffer_type import BufferType
-    from aggml.native import _native
     from aggml.plan import DevicePlan
     from aggml.scheduler.deciding.split import Copy
     from aggml.scheduler.layout.memory import Key
@@ -41,6 +54,8 @@ S = TypeVar("S")
 # should be enough pieces for the two halves of the route to overlap.
 PIECE_BYTES: Final = 256 << 10
 MAX_PIECES: Final = 16
+#: Experts are guessed where a run names no more than so many: of a prompt that would be most.
+MAX_GUESSED: Final = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +102,22 @@ def write_script(placed: Placed, plans: Sequence[DevicePlan | None], side: Side)
     """
     rewritten = placed.rewritten
     actions = list(_bring(placed, side))
+    experts = _ExpertCopies(placed, side)
+    guesses = experts.guess_layer(0, 0)
     for i, plan in enumerate(plans):
         for copy in rewritten.program.splits[i].inputs:
-            actions += _copy(placed, copy, i, side)
+            if copy in rewritten.program.experts:
+                actions += experts.copy(copy, i)
+                guesses += experts.guess_after(copy, i)
+            else:
+                actions += _copy(placed, copy, i, side)
+        # A computation waits for all that is queued on a stream so far. So guesses come behind it,
+        # and what they wait for before it.
+        actions += [Action(Join((), x.task.writes[0]), x.backend, i) for x in guesses]
         if plan is not None:
             actions.append(_compute(placed, plan, i, side))
+        actions += guesses
+        guesses = []
         yield
     homes = _homes(placed)
     touched, written = _storages_of(placed, actions, homes)
@@ -136,23 +162,124 @@ def _copy(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
         backend = side(_input_side(placed), b)
         return [Action(Bring(copy.tensor, target), backend, split)]
     source = twins[copy.tensor]
-    chooser = program.experts.get(copy)
-    if chooser is not None:
-        found = _fetch_ids(twins[chooser], program.at(chooser), split, side)
-        ids = found[-1].task.writes[0] if found else twins[chooser]
-        up = side("up", b)
-        return [*found, Action(ChooseExperts(source, target, ids), up, split)]
     return _move(placed, source, target, (program.at(copy.tensor), b), split, side)
 
 
-def _fetch_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
-    """Copy the ids of experts to host memory first, if they are not there."""
-    if ids.buffer and ids.buffer.is_host:
-        return []
-    down = side("down", at)
-    staging = new_like(ids, "none", ())
-    (down.device.host_buffer_type or HOST).alloc_tensors([staging])
-    return [Action(Move(ids, staging), down, split)]
+class _ExpertCopies:
+    """The actions that copy experts' weights.
+
+    A router names the experts of all stacks of its layer at once. So its ids are fetched once, and
+    where the stacks have blocks of their own, the later ones are copied while the first ones are
+    multiplied. While a layer is computed, the next layer's experts of the last run are copied to
+    blocks that are free; what is missing then is copied when the ids are known.
+
+    Args:
+        placed: the program with its memory.
+        side: further backends for transfers.
+    """
+
+    def __init__(self, placed: Placed, side: Side) -> None:
+        self._placed = placed
+        self._side = side
+        self._fetched: dict[Tensor, Tensor] = {}  # ids, and where in host memory they are read
+        self._used = find_uses(placed.rewritten.program)
+        self._layers = self._divide()
+        self._busy = self._find_busy()
+        self._histories: dict[Copy, _native.ExpertHistory] = {}
+
+    def _divide(self) -> list[list[Copy]]:
+        """Copies in order, those together that one after the other have the same ids."""
+        program = self._placed.rewritten.program
+        layers: list[list[Copy]] = []
+        for copy in self._placed.rewritten.copies:
+            ids = program.experts.get(copy)
+            if ids is None:
+                continue
+            if layers and program.experts[layers[-1][-1]] is ids:
+                layers[-1].append(copy)
+            else:
+                layers.append([copy])
+        return layers
+
+    def _find_busy(self) -> set[int]:
+        """Backends to which other weights are copied, too: guesses would hold these up."""
+        program = self._placed.rewritten.program
+        found = set()
+        for copy in self._placed.rewritten.copies:
+            buffer = program.q.buffer(copy.tensor.root)
+            weights = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
+            if weights and copy not in program.experts:
+                found.add(copy.backend)
+        return found
+
+    def copy(self, copy: Copy, split: int) -> list[Action]:
+        """The copy of what the ids name, and that of the ids to host memory before it."""
+        rewritten = self._placed.rewritten
+        program, twins = rewritten.program, rewritten.twins
+        chooser = program.experts[copy]
+        ids, found = twins[chooser], []
+        if not _is_in_host(ids):
+            staging = self._fetched.get(ids)
+            if staging is None:
+                down = self._side("down", program.at(chooser))
+                staging = self._fetched[ids] = new_like(ids, "none", ())
+                (down.device.host_buffer_type or HOST).alloc_tensors([staging])
+                found.append(Action(Move(ids, staging), down, split))
+                layer = next(x for x in self._layers if copy in x)
+                histories = [self._histories[x] for x in layer if x in self._histories]
+                if histories:
+                    found.append(Action(NoteExperts(staging, tuple(histories)), down, split))
+            ids = staging
+        task = ChooseExperts(
+            twins[copy.tensor], rewritten.copies[copy], ids, self._histories.get(copy)
+        )
+        return [*found, Action(task, self._side("up", copy.backend), split)]
+
+    def guess_after(self, copy: Copy, split: int) -> list[Action]:
+        """The guesses for the next layer, if the copy is the last one of its layer.
+
+        They are behind the computation of split ``split``, which reads the copy.
+        """
+        at = next(i for i, x in enumerate(self._layers) if copy in x)
+        return self.guess_layer(at + 1, split) if copy is self._layers[at][-1] else []
+
+    def guess_layer(self, number: int, split: int) -> list[Action]:
+        """The guesses for a layer: see `guess_after`."""
+        rewritten = self._placed.rewritten
+        found = []
+        for copy in self._layers[number] if number < len(self._layers) else ():
+            up = self._side("up", copy.backend)
+            history = self._history(copy, up, split)
+            if history is not None:
+                self._histories[copy] = history
+                source, target = rewritten.twins[copy.tensor], rewritten.copies[copy]
+                found.append(Action(GuessExperts(source, target, history), up, split))
+        return found
+
+    def _history(self, copy: Copy, up: Backend, split: int) -> _native.ExpertHistory | None:
+        """What is to be remembered of a copy; None: it cannot be guessed before a split."""
+        program, blocks_of = self._placed.rewritten.program, self._placed.blocks_of
+        chooser = program.experts[copy]
+        down = self._side("down", program.at(chooser))
+        guess = isinstance(up, ExpertGuesser) and isinstance(down, ExpertGuesser)
+        if not guess or copy not in blocks_of or copy.backend in self._busy:
+            return None
+        if _is_in_host(self._placed.rewritten.twins[chooser]):
+            return None
+        before: Copy | None = None  # what the block has until then
+        for other, number in blocks_of.items():
+            if other == copy:
+                break
+            if other.backend == copy.backend and number == blocks_of[copy]:
+                before = other
+        if before is not None and self._used[before].stop > split:
+            return None
+        n = chooser.nelements
+        return _native.ExpertHistory(n) if n <= MAX_GUESSED else None
+
+
+def _is_in_host(tensor: Tensor) -> bool:
+    return tensor.buffer is not None and tensor.buffer.is_host
 
 
 def _move(

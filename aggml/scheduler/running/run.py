@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aggml.backend.guesser import ExpertGuesser
 from aggml.native import _native
 from aggml.process.locks import new_rlock
-from aggml.scheduler.layout.actions import Bring, ChooseExperts, Compute, Move
+from aggml.scheduler.layout.actions import (
+    Bring,
+    ChooseExperts,
+    Compute,
+    GuessExperts,
+    Move,
+    NoteExperts,
+)
 from aggml.scheduler.running.prepared import record
 from aggml.scheduler.running.unit import Unit
 from aggml.stream import Stream
@@ -317,6 +325,18 @@ def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:
         return backend._set(task.target, values[task.leaf])
     if isinstance(task, Move):
         return backend._copy(task.source, task.target)
-    if isinstance(task, ChooseExperts):
+    if isinstance(task, ChooseExperts) and task.history is None:
         return backend._copy_experts(task.source, task.target, task.ids)
+    if isinstance(task, (GuessExperts, NoteExperts, ChooseExperts)):
+        return _guess(backend, task)
     return backend.stream.delay(0, reads=task.pieces, writes=[task.target], operation="copy")
+
+
+def _guess(backend: Backend, task: GuessExperts | NoteExperts | ChooseExperts) -> Future[Any]:
+    assert isinstance(backend, ExpertGuesser)
+    if isinstance(task, NoteExperts):
+        return backend._note_experts(task.histories)
+    if isinstance(task, GuessExperts):
+        return backend._guess_experts(task.source, task.target, task.history)
+    assert task.history is not None
+    return backend._correct_experts(task.source, task.target, task.ids, task.history)

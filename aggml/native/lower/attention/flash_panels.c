@@ -27,6 +27,28 @@ static packed packed_at(const agk_task *task, const agk_node *node, int64_t head
     return p;
 }
 
+/* The keys of a head of k that any row of q sees: first .. last - 1. */
+static void find_seen(const agk_task *task, const agk_node *node, int64_t head, int64_t *first, int64_t *last)
+{
+    const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3];
+    *first = 0;
+    *last = k->ne[1];
+    if (!agk_has(node, 3)) return;
+    const agk_flash_mask *looks = agk_work(task, node);
+    const int64_t tiles = agk_flash_tiles(node), group = q->ne[2] / k->ne[2], batches = q->ne[3] / k->ne[3];
+    const int64_t heads = m->ne[2] == 1 ? 1 : group, kv = head % k->ne[2], kv_batch = head / k->ne[2];
+    *first = k->ne[1];
+    *last = 0;
+    for (int64_t i = 0; i < batches * heads * tiles; ++i) {
+        const int64_t m2 = (kv * group + i / tiles % heads) % m->ne[2];
+        const int64_t m3 = (kv_batch * batches + i / tiles / heads) % m->ne[3];
+        const agk_flash_mask *seen = &looks[(m3 * m->ne[2] + m2) * tiles + i % tiles];
+        if (seen->begin < *first && seen->begin < seen->end) *first = seen->begin;
+        if (seen->end > *last) *last = seen->end;
+    }
+}
+
+/* Panels that no row sees are left out: nothing reads them. */
 agk_status agk_flash_pack_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *k = &node->src[1], *v = &node->src[2];
@@ -34,10 +56,14 @@ agk_status agk_flash_pack_step(const agk_task *task, const agk_node *node, int64
     const agk_flash_plan plan = agk_flash_plan_of(node);
     const int terms = plan.terms;
     const size_t k_step = agk_flash_terms_k_bytes(terms, AGK_FLASH_PANEL, k->ne[0]);
+    int64_t known = -1, seen_first = 0, seen_last = 0;
     for (int64_t i = chunk * AGK_FLASH_PACK_PANELS; i < all && i < (chunk + 1) * AGK_FLASH_PACK_PANELS; ++i) {
         const int64_t head = i / panels, panel = i % panels, first = panel * AGK_FLASH_PANEL;
         const int64_t left = k->ne[1] - first, n = left < AGK_FLASH_PANEL ? left : AGK_FLASH_PANEL;
         const int64_t i2 = head % k->ne[2], i3 = head / k->ne[2];
+        if (head != known) find_seen(task, node, head, &seen_first, &seen_last);
+        known = head;
+        if (first >= seen_last || first + n <= seen_first) continue;
         const char *k_rows = (const char *)agk_data(task, k) + i2 * k->nb[2] + i3 * k->nb[3];
         const char *v_rows = (const char *)agk_data(task, v) + i2 * v->nb[2] + i3 * v->nb[3];
         float *keys = task->scratch, *values = keys + AGK_FLASH_PANEL * k->ne[0];
