@@ -242,7 +242,7 @@ async def test_a_folder_that_is_no_model_says_what_is_missing(tmp_path: Path) ->
             await aggml.models.load(folder)
 
     await refused(
-        "model_type is 'nonesuch', not one of RefinedWeb, RefinedWebModel, afmoe, apertus",
+        "model_type is 'nonesuch', not one of PanguEmbedded, RefinedWeb, RefinedWebModel, afmoe",
         model_type="nonesuch",
     )
     await refused("hidden_act = 'relu'; llama knows 'silu'", hidden_act="relu")
