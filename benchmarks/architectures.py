@@ -3,7 +3,8 @@
     python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
 
 Most models are converted folders with random weights: those whose logits tests/models compares, but
-16 times as wide. Models that cannot be widened have the sizes of real ones (sized_models.py). The
+16 times as wide. Models that cannot be widened have the sizes of real ones (sized_models.py). With
+``--layouts`` they are files in the layouts of tests/models instead (wider_layouts.py). The
 two programs take turns, so that other load slows both; the fastest turn of each counts. Not here:
 one model of a real size (generation.py).
 """
@@ -15,7 +16,6 @@ import asyncio
 import json
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,9 @@ import numpy as np
 
 import aggml
 from aggml.models import convert
-from benchmarks import sized_models
+from benchmarks import sized_models, wider_layouts
 from benchmarks.generation import CTX, Peer
+from benchmarks.llamacpp import CLOCKS
 from benchmarks.models import best_tokens, load_decoder, open_model
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
@@ -77,8 +78,9 @@ def _wider(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]:
+async def _measured(path: Path, threads: int, vocabulary: int, clock: str) -> dict[str, Any]:
     """Tokens per second of both programs, and their ratios."""
+    now = CLOCKS[clock]
     peer = Peer(path, threads, _Size(vocabulary))  # type: ignore[arg-type]  # asks for no more
     ids = np.random.default_rng(0).integers(3, vocabulary, PROMPT).tolist()
     best: dict[str, list[float]] = {"prompt": [np.inf, np.inf], "decode": [np.inf, np.inf]}
@@ -87,22 +89,23 @@ async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]
         if seconds is not None:
             best[what][who] = min(best[what][who], seconds)
 
+    peer.call("count", clock)
     try:
         async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
             with await open_model(path) as file:
                 model = await load_decoder(backend, file, ctx=CTX, sequences=1)
             await model.prefill(0, ids)
             for _ in range(TURNS):
-                start = time.perf_counter()
+                start = now()
                 await model.prefill(0, ids)
-                noted("prompt", 0, time.perf_counter() - start)
+                noted("prompt", 0, now() - start)
                 noted("prompt", 1, peer.call("prompt", ids))
             peer.call("begin")
             at = PROMPT
             for _ in range(TURNS):
-                start = time.perf_counter()
+                start = now()
                 await best_tokens(model, ids[:1], at, STEPS)
-                noted("decode", 0, time.perf_counter() - start)
+                noted("decode", 0, now() - start)
                 noted("decode", 1, peer.call("steps", [[x] for x in ids[:STEPS]]))
                 at += STEPS
     finally:
@@ -118,24 +121,30 @@ async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]
     } | ({"note": peer.note} if peer.note else {})
 
 
-async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
+async def _all(
+    names: list[str], dtype: str, threads: int, *, layouts: bool, clock: str
+) -> dict[str, Any]:
     from models import random_folders
 
     cases, found = random_folders.cases(), {}
     even = [x for x, told in cases.items()
             if "ForCausalLM" in str(told["config"]["architectures"])
             and x not in ALIKE and x not in UNEVEN]  # fmt: skip
-    for name in names or [*even, *sized_models.MODELS]:
+    every = wider_layouts.measurable() if layouts else [*even, *sized_models.MODELS]
+    for name in names or every:
         with tempfile.TemporaryDirectory() as place:
             path = Path(place, f"{name}.gguf")
-            if name in sized_models.MODELS:
+            if layouts:
+                size = wider_layouts.write(path, name, dtype).stat().st_size
+                row = await _measured(path, threads, wider_layouts.vocabulary(), clock)
+            elif name in sized_models.MODELS:
                 size = sized_models.write(path, name, dtype).stat().st_size
-                row = await _measured(path, threads, sized_models.VOCABULARY)
+                row = await _measured(path, threads, sized_models.VOCABULARY, clock)
             else:
                 told = _wider(cases[name])
                 folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
                 size = (await convert(folder, path, dtype)).nbytes
-                row = await _measured(path, threads, told["config"]["vocab_size"])
+                row = await _measured(path, threads, told["config"]["vocab_size"], clock)
         found[name] = {"bytes": size} | row
         p, d = row["prompt"], row["decode"]
         print(
@@ -151,6 +160,13 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", help="cases of tests/models/random_folders.py or sized_models.py"
     )
+    parser.add_argument(
+        "--layouts", action="store_true", help="names are layouts of tests/models/random_models.py"
+    )
+    parser.add_argument(
+        "--clock", default="perf_counter", choices=CLOCKS,
+        help="process_time: seconds of the processor, which other programs change less",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--type", default="q8_0", help="of the matrices")
     parser.add_argument("--json", type=Path, help="where to write the figures")
@@ -158,7 +174,9 @@ def main() -> None:
     sys.path.append(str(TESTS))
     print("| case | file | prompt, t/s | ratio to llama.cpp | decode, t/s | ratio |")
     print("| --- | --- | --- | --- | --- | --- |")
-    found = asyncio.run(_all(given.names, given.type, given.threads))
+    found = asyncio.run(
+        _all(given.names, given.type, given.threads, layouts=given.layouts, clock=given.clock)
+    )
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="ascii")
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MATRICES: Final = rb"(attn_(q|k|v|output)|ffn_(gate|up|down)|^output)\.weight"
+#: By name: seconds that pass, or those that the process computes.
+CLOCKS: Final = {"perf_counter": time.perf_counter, "process_time": time.process_time}
 PACKINGS: Final = ("all", "CPU_REPACK", "none")
 """How weights may be packed anew: as llama.cpp chooses; not for AMX; not at all."""
 
@@ -107,6 +109,7 @@ class _Served:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._at = 0
+        self._clock = time.perf_counter
 
     @property
     def session(self) -> Session:
@@ -118,13 +121,17 @@ class _Served:
         self._session = Session(path, threads, sequences, ctx, packing)
         return self._session.vocabulary
 
+    def count(self, clock: str) -> None:
+        """Measure with one of CLOCKS from now on."""
+        self._clock = CLOCKS[clock]
+
     def prompt(self, ids: list[int]) -> float:
         """Process a prompt in an empty context; returns the seconds."""
         self.session.clear()
-        start = time.perf_counter()
+        start = self._clock()
         self.session.decode(ids, range(len(ids)), [0] * len(ids), 1)
         self.session.c.llama_synchronize(self.session.context)
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def begin(self) -> None:
         """Let steps begin at the first position again."""
@@ -134,13 +141,13 @@ class _Served:
     def steps(self, ids: list[list[int]]) -> float:
         """Compute a step for each list of tokens, one token a sequence; returns the seconds."""
         session = self.session
-        start = time.perf_counter()
+        start = self._clock()
         for tokens in ids:
             n = len(tokens)
             session.decode(tokens, [self._at] * n, range(n), n)
             session.c.llama_synchronize(session.context)
             self._at += 1
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def embedder(self, path: str, threads: int, sequences: int, batch: int, packing: str) -> None:
         """Load a model for batches of so many sequences, which have ``batch`` tokens in all."""
@@ -171,5 +178,5 @@ class _Served:
 
 if __name__ == "__main__":
     served = _Served()
-    names = ("load", "prompt", "begin", "steps", "embedder", "embed")
+    names = ("load", "count", "prompt", "begin", "steps", "embedder", "embed")
     serve({name: getattr(served, name) for name in names})
