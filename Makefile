@@ -7,8 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
-# The same for what compiles: says how far it is.
-PIP_BUILD := $(PY) tools/progress.py $(PY) -m pip --disable-pip-version-check install --verbose --no-build-isolation
+# The same for what compiles: says how far it is. MAKEFLAGS names a job server that ninja cannot reach.
+PIP_BUILD := MAKEFLAGS= $(PY) tools/progress.py $(PY) -m pip --disable-pip-version-check install --verbose --no-build-isolation
 NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
 C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
 # --no-deps: the first declares sentence-transformers, gigabytes of which nothing is used; the second, 93 MB, llama.cpp.
@@ -30,10 +30,11 @@ $(VENV)/created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# Build tools live in .venv, so that a rebuild asks no index and compiles only what changed.
+# Build tools live in .venv, so that a rebuild asks no index and compiles only what changed. With them comes what the package
+# itself asks for: its installation, which takes minutes, installs nothing else, so it can run beside that of the extras.
 $(VENV)/has-build: pyproject.toml | $(VENV)/created
-	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
-	    > $(VENV)/build-requires.txt
+	$(PY) -c 'import tomllib; of = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*of["build-system"]["requires"], *of["project"]["dependencies"], sep="\n")' > $(VENV)/build-requires.txt
 	$(PIP) -r $(VENV)/build-requires.txt 'cmake>=3.18' ninja
 	touch $@
 
@@ -63,9 +64,10 @@ $(VENV)/has-weights: tests/models/weights.py | $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m models.weights $(VENV)/weights
 	touch $@
 
-# has-test, has-bench, ...: the extra of that name, as the aggml that is installed already declares it.
-$(VENV)/has-%: pyproject.toml | $(VENV)/has-native
-	$(PIP) 'aggml[$*]'
+# has-test, has-bench, ...: what the extra of that name asks for; not the package, so it needs no compiler.
+$(VENV)/has-%: pyproject.toml tools/extras.py | $(VENV)/has-build
+	$(PY) tools/extras.py $* > $(VENV)/$*-requires.txt
+	$(PIP) -r $(VENV)/$*-requires.txt
 	touch $@
 
 # --- targets for users
@@ -74,12 +76,18 @@ demo: $(VENV)/has-native $(VENV)/has-demo $(VENV)/has-model ## real sentence emb
 	$(PY) examples/embed.py $(ARGS)
 	$(PY) examples/ask.py
 
-# A process for each core and one more, since tests also wait; -n 0 in ARGS for one (tests/workers.py).
+# A process for each core and one more, since tests also wait; -n 0 in ARGS for one (tests/workers.py). What they need is
+# installed while the package is compiled.
 TEST := $(PY) -m pytest -n auto --dist worksteal
-test: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## the tests, in several processes, without the long sweeps
+.PHONY: tests-ready
+tests-ready: $(VENV)/has-build
+	@$(MAKE) -j2 --no-print-directory $(VENV)/has-native $(VENV)/has-test
+	@$(MAKE) --no-print-directory $(VENV)/has-model
+
+test: tests-ready ## the tests, in several processes, without the long sweeps
 	$(TEST) $(ARGS)
 
-test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## every test that this machine can run
+test-all: tests-ready ## every test that this machine can run
 	$(TEST) --all $(ARGS)
 
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model ## embeddings and completions over HTTP, as the clients of OpenAI expect them
@@ -150,8 +158,7 @@ check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(PY) tools/c_layout.py
 
-# The programs of tests/native, plain and under TSan; no room calls one above it. MAKEFLAGS names a job server that ninja
-# cannot reach.
+# The programs of tests/native, plain and under TSan; no room calls one above it.
 CMAKE := $(VENV)/bin/cmake
 CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \

@@ -12,6 +12,9 @@ foreach(source IN LISTS test_sources)
   if(name MATCHES "^(kernels|runtime)_")
     add_dependencies(${CMAKE_MATCH_1} ${name})
   endif()
+  if(AGGML_SANITIZE AND name MATCHES "^runtime_")
+    target_compile_options(${name} PRIVATE -O0) # as the runtime, see CMakeLists.txt
+  endif()
   set_tests_properties(${name} PROPERTIES
     TIMEOUT 120
     ENVIRONMENT "ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")

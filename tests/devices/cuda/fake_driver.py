@@ -152,7 +152,7 @@ class HostKernels(CudaKernels):
         """The bytes that the fake driver accepts as a cubin."""
         from devices.cuda import host
 
-        return _image(host.build_library(name, fused=True)._name, str(host._shim()[0]))
+        return _image(host.build_library(name)._name, str(host._shim()[0]))
 
 
 def all_kernels() -> CudaKernels:
