@@ -20,7 +20,7 @@ PYTHONS = {"_asdict", "_at_fork_reinit", "_fields", "_getframe", "_make", "_repl
 PYTHONS |= {"_Pointer", "_SimpleCData"}
 #: What a device implements: rooms that drive a device call these on its backend.
 HOOKS = {"_clear", "_compile", "_compute", "_copy", "_copy_experts", "_get", "_repeats", "_set"}
-HOOKS |= {"_sibling", "_sums"}
+HOOKS |= {"_correct_experts", "_guess_experts", "_note_experts", "_sibling", "_sums"}
 MEMBERS = "a step of Backend that a backend of several devices takes on each of them"
 WAITING = "who awaits a Future must not see it; what waits for several Futures needs it"
 KEPT = "a slot of Tensor in which another file keeps what it has computed"
