@@ -107,7 +107,7 @@ def choice(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("cmake is not installed")
     native, isa = ROOT / "aggml" / "native", ROOT / "cmake" / "isa.cmake"
     (folder / "CMakeLists.txt").write_text(CHOICE.format(native=native, isa=isa))
-    command = [cmake, "-S", folder, "-B", folder / "built", f"-DAGGML_ISAS={wanted}"]
+    command = [cmake, "-S", str(folder), "-B", str(folder / "built"), f"-DAGGML_ISAS={wanted}"]
     return subprocess.run(command, capture_output=True, text=True)
 
 
