@@ -305,6 +305,7 @@ class Clients:
         would go on with them in the next turn.
         """
         self._over = False
+        found: dict[str, float] = {}
         async with anyio.create_task_group() as others, anyio.create_task_group() as chats:
             for kind in self._seen:
                 for i in range(CLIENTS[kind]):

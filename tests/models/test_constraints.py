@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import jsonschema
+import jsonschema.validators
 import numpy as np
 import pytest
 from models import random_models, random_vocabularies

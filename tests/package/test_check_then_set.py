@@ -38,6 +38,7 @@ REVIEWED = {
     ("graph.py", "use_count", "self._uses"): BUILT_ANEW,
     ("scheduler/deciding/assign.py", "supports", "self._forms"): ONE_CALL,
     ("scheduler/deciding/program.py", "build_split_graph", "found.backend"): ONE_CALL,
+    ("scheduler/layout/script.py", "copy", "self._fetched"): ONE_CALL,
     ("scheduler/layout/rewrite.py", "_twin", "self.twins"): ONE_CALL,
     ("scheduler/running/evaluate.py", "__anext__", "self._begun"): ONE_LOOP,
     ("scheduler/running/evaluate.py", "next", "self._nodes"): ONE_LOOP,

@@ -62,6 +62,7 @@ class Layers:
         ]
         self.weights: list[list[Array]] = []
         stack: list[aggml.Tensor] = []
+        values = np.empty(0, np.float32)
         y = self.x
         for i, scores in enumerate(self.scores):
             again = ops.add(scores, ops.scale(ops.sum_rows(y), 0.0))  # after the layer before
