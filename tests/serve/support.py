@@ -68,7 +68,8 @@ def started(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own: the process and its address. ``said`` gets its log."""
     loop = {"uvicorn": "asyncio", "hypercorn": "trio"}[server]
-    command = [sys.executable, "-m", "aggml", "serve", *map(str, files), "--loop", loop]
+    # -P: the aggml that is installed, not the folder of that name, which may have no native module.
+    command = [sys.executable, "-P", "-m", "aggml", "serve", *map(str, files), "--loop", loop]
     process = subprocess.Popen(
         [*command, "--drain", "30", "--threads", "2", *more, "--port", "0"],
         cwd=ROOT,
