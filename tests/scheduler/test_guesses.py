@@ -62,7 +62,7 @@ class Layers:
         ]
         self.weights: list[list[Array]] = []
         stack: list[aggml.Tensor] = []
-        values = np.empty(0, np.float32)
+        values: list[Array] = []
         y = self.x
         for i, scores in enumerate(self.scores):
             again = ops.add(scores, ops.scale(ops.sum_rows(y), 0.0))  # after the layer before
@@ -71,7 +71,7 @@ class Layers:
                 self.sched.set_tensor_backend(node, self.sim)
             ids = ops.view_2d(order, USED, 1, order.nb[1], 0)
             if not (alike and i):
-                values = rng.standard_normal((stacks, EXPERTS, K, K), np.float32) / 4
+                values = [*(rng.standard_normal((stacks, EXPERTS, K, K), np.float32) / 4)]
                 stack = [
                     new_tensor("f32", ne=(K, K, EXPERTS), name=f"w{i}.{k}") for k in range(stacks)
                 ]
