@@ -25,7 +25,7 @@
  * | runtime/fork.c          | once places                                                            | word   |
  * | runtime/error.c         | no_memory                                                              | word   |
  * | runtime/base.h          | refs seen user poison writes packed                                    | word   |
- * | runtime/runtime.h       | refs next abort started done error                                     | word   |
+ * | runtime/runtime.h       | refs next abort started done error noted                               | word   |
  * | runtime/runtime.h       | thread wake cpu woke claimed strayed                                   | parent |
  * | runtime/packing.c       | packed_at                                                              | marked |
  * | runtime/packing.c       | refs writes in_use limit                                               | word   |
