@@ -2,8 +2,10 @@
 
 The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
 answer must be complete and equal to the answer that a lone client got. The program reports the
-server's memory after so many requests, and the lag of its loop. Its exit status is 1 if an answer
-was wrong or missing. Not here: speed (service.py).
+server's memory after so many requests, and the lag of its loop. Memory grows until 96 graphs of
+steps are kept, some 0.2 MB each with this model, and until stored beginnings take what they may:
+with 12 graphs and none of these, 2,750 requests left Python's objects and malloc's bytes as they
+were. Its exit status is 1 if an answer was wrong or missing. Not here: speed (service.py).
 """
 
 from __future__ import annotations
