@@ -198,13 +198,7 @@ class SimBackend(DirectBackend, ExpertGuesser):
         return self._write(src.nbytes, "copy", move, dst)
 
     def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
-        device = self.device
-        fault = device._faults.next("transfer")
-        if fault is not None:
-            return self.stream.fail(fault, writes=[dst], operation="copy")
-        return self.stream.copy_experts(
-            dst, src, ids, latency=device.latency, bandwidth=device.bandwidth
-        )
+        return self._correct_experts(src, dst, ids, None)
 
     def _guess_experts(
         self, src: Tensor, dst: Tensor, history: _native.ExpertHistory
@@ -218,7 +212,7 @@ class SimBackend(DirectBackend, ExpertGuesser):
         )
 
     def _correct_experts(
-        self, src: Tensor, dst: Tensor, ids: Tensor, history: _native.ExpertHistory
+        self, src: Tensor, dst: Tensor, ids: Tensor, history: _native.ExpertHistory | None
     ) -> Future[None]:
         device = self.device
         fault = device._faults.next("transfer")

@@ -43,7 +43,7 @@ PER_TOKEN: Final = 0.05  # of the time of a step, for each token more, until it 
 GAIN: Final = 1.15  # a step that verifies must be expected to be so many times as good: times vary
 LEARNING: Final = 0.15
 FORGETTING: Final = 256  # steps after which a time that is not measured any more counts less
-MORE: Final = 128  # tokens that an answer is expected to have still, at least, if it may
+MORE: Final = 128  # tokens that an answer is expected to go on for, unless its bound is nearer
 
 
 @dataclass(frozen=True, slots=True)
