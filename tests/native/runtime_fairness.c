@@ -1,5 +1,5 @@
-/* Streams share the pool: a long plan makes way for others between its steps, and no plan has to wait until all
- * others have ended.
+/* Streams share the pool: a long plan makes way for others between its steps, no plan has to wait until all others have
+ * ended, and each stream gets the same time for each of its threads, however long its steps are.
  *
  * Progress is counted in steps, not in time, so the result is the same on a busy machine. */
 #include "rig.h"
@@ -23,6 +23,14 @@ static agk_status short_step(const agk_task *task, const agk_node *node, int64_t
     (void)chunk;
     check_spin(5000);
     atomic_store(&seen_progress, atomic_load(&progress));
+    return AGK_OK;
+}
+
+static agk_status spin_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)task;
+    (void)chunk;
+    check_spin((uint32_t)node->aux.i[1]);
     return AGK_OK;
 }
 
@@ -67,6 +75,39 @@ static void short_one_passes(scene c)
     rig_end(pool);
 }
 
+/* Plans of long steps on one thread each, and a plan of short steps that all threads share: when that one ends, the
+ * others have had about as much time for a thread. If they took turns, whatever their steps take, each of them would
+ * have run a step for each step of the shared plan. */
+static void short_steps_get_their_time(int n_long, uint32_t chunks)
+{
+    enum { MOST = 8, STEPS = 100, SHORT_NS = 50000, LONG_NS = 1000000 };
+    ag_pool *pool = rig_pool(2);
+    ag_stream *longs[MOST], *shared = rig_stream(pool, 2);
+    ag_plan *long_plan = make_plan(long_step, 1000, 1, LONG_NS);
+    ag_plan *short_plan = rig_plan();
+    for (int i = 0; i < STEPS; ++i) rig_add(short_plan, spin_step, chunks, -1, NULL, SHORT_NS);
+    atomic_store(&progress, 0);
+    for (int i = 0; i < n_long; ++i) {
+        longs[i] = rig_stream(pool, 1);
+        rig_send(longs[i], rig_plan_slot(long_plan, NULL));
+    }
+    CHECK_SOON(atomic_load(&progress) > n_long);
+    const int before = atomic_load(&progress);
+    CHECK_EQ(rig_result(rig_start(shared, rig_plan_slot(short_plan, NULL))), 0);
+    const int steps = atomic_load(&progress) - before;
+    const int fair = n_long * STEPS * (int)chunks * SHORT_NS / 2 / LONG_NS;
+    CHECK(steps < 2 * fair + 3 * n_long);
+    for (int i = 0; i < n_long; ++i) {
+        ag_stream_abort_all(longs[i]);
+        rig_drain(longs[i]);
+        ag_stream_unref(longs[i]);
+    }
+    ag_stream_unref(shared);
+    ag_plan_unref(long_plan);
+    ag_plan_unref(short_plan);
+    rig_end(pool);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -78,5 +119,8 @@ int main(int argc, char **argv)
      * on. */
     short_one_passes((scene){
         .pool_threads = 2, .n_long = 4, .long_threads = 1, .long_steps = 1500, .long_chunks = 1, .short_chunks = 6});
+    short_steps_get_their_time(4, 2);
+    short_steps_get_their_time(2, 4);
+    short_steps_get_their_time(4, 1);
     return 0;
 }

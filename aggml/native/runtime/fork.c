@@ -37,7 +37,7 @@
  * | runtime/pool_state.h    | base chunk_bytes chunks streams done word engaged limit status skipped | parent |
  * | runtime/pool_state.h    | taken                                                                  | parent |
  * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners         | parent |
- * | runtime/pool_state.h    | active_runs runs_left stop                                             | parent |
+ * | runtime/pool_state.h    | active_runs runs_left stop least served floor                          | parent |
  * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes n_ranges               | parent |
  * | runtime/pool_state.h    | ranges_done publishing speed weighed begins                            | parent |
  * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |

@@ -2,8 +2,8 @@
  *
  * Steps that run together are published as one. The thread that finishes the last chunk runs the one-chunk steps
  * that follow by itself, then publishes the next parallel steps. A plan does not depend on helpers coming. Not here:
- * which thread takes which chunk (plan_claim.c), where the threads come from (threadpool.c), which steps run
- * together (plan_order.c). */
+ * which thread takes which chunk (plan_claim.c), where the threads come from (threadpool.c), whose turn it is
+ * (pool_turns.c), which steps run together (plan_order.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -89,26 +89,34 @@ static ag_error *step_error(const ag_plan *plan, size_t step, agk_status status,
     return error;
 }
 
+/* Whether it is the turn of somebody else, between two steps of a plan that this worker runs alone. */
+static bool gives_way(ag_pool *pool, ag_worker *worker, ag_stream *stream)
+{
+    ag_turn_note(pool, worker, false);
+    if (worker->since == 0) return false;
+    const uint64_t now = ag_now();
+    if (now <= worker->turn_end) return false;
+    ag_turn_charge(pool, worker, stream, now);
+    if (ag_turn_is_over(pool, stream->served, NULL)) return true;
+    worker->turn_end = now + AG_SLICE_NS;
+    return false;
+}
+
 /* Runs all chunks of all steps on this thread. Used if no run is free, if only one thread may be used, or on the
  * submitting thread. */
-ag_run_result ag_run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                           ag_error **error)
+static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
+                               ag_error **error)
 {
     const ag_plan *plan = slot->u.plan.plan;
     char local[AGK_MESSAGE] = "", *message = worker != NULL ? worker->message : local;
-    uint64_t slice_end = 0;
     for (size_t i = *step; i < plan->n_steps; ++i) {
         if (stops_here(plan, i, stream, slot)) {
             *error = abort_error(stream);
             return AG_RUN_FINISHED;
         }
-        if (worker != NULL && ag_pool_any_ready(pool)) {
-            uint64_t now = ag_now();
-            if (slice_end == 0) slice_end = now + AG_SLICE_NS;
-            if (now > slice_end) {
-                *step = i;
-                return AG_RUN_YIELDED;
-            }
+        if (worker != NULL && gives_way(pool, worker, stream)) {
+            *step = i;
+            return AG_RUN_YIELDED;
         }
         if (plan->steps[i].run == AGK_CALL_OUT) {
             *step = i;
@@ -129,9 +137,20 @@ ag_run_result ag_run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, 
     return AG_RUN_FINISHED;
 }
 
-/* The plan has ended: from here on others may use the run. */
-static void leave_run(ag_pool *pool, ag_run *r)
+ag_run_result ag_run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
+                           ag_error **error)
 {
+    const ag_run_result result = run_alone(pool, worker, stream, slot, step, error);
+    if (worker != NULL && worker->since != 0 && result != AG_RUN_YIELDED)
+        ag_turn_charge(pool, worker, stream, ag_now());
+    return result;
+}
+
+/* The plan has ended: from here on others may use the run. */
+static void leave_run(ag_pool *pool, ag_worker *worker, ag_run *r)
+{
+    if (worker->since != 0) ag_turn_charge_run(worker, r, ag_now());
+    r->stream->served = atomic_load_explicit(&r->served, memory_order_relaxed);
     ag_run_close(r);
     atomic_fetch_sub(&r->engaged, 1);
     atomic_fetch_add_explicit(&pool->runs_left, 1, memory_order_relaxed);
@@ -209,6 +228,19 @@ static ag_error *failure(const ag_run *r)
     return error;
 }
 
+/* Whether the plan goes back into the queue, between two steps: it is the turn of a stream that is ready. Another plan
+ * under way is no reason, as each worker chooses between these. */
+static bool yields(const ag_pool *pool, ag_worker *worker, ag_run *r)
+{
+    if (!ag_pool_any_ready(pool)) return false;
+    const uint64_t now = ag_now();
+    if (now <= r->slice_end) return false;
+    if (worker->since != 0) ag_turn_charge_run(worker, r, now);
+    if (ag_turn_least_ready(pool) < atomic_load_explicit(&r->served, memory_order_relaxed)) return true;
+    r->slice_end = now + AG_SLICE_NS;
+    return false;
+}
+
 /* Goes on from `step`, on the thread that finished the steps before it. ELSEWHERE: a parallel step was published. */
 static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, ag_error **error)
 {
@@ -225,14 +257,14 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             *error = abort_error(r->stream);
             break;
         }
-        if (ag_pool_any_ready(pool) && ag_now() > r->slice_end) {
+        if (yields(pool, worker, r)) {
             *step_out = step;
-            leave_run(pool, r);
+            leave_run(pool, worker, r);
             return AG_RUN_YIELDED;
         }
         if (plan->steps[step].run == AGK_CALL_OUT) {
             *step_out = step;
-            leave_run(pool, r);
+            leave_run(pool, worker, r);
             return AG_RUN_CALLS;
         }
         uint32_t chunks = chunks_of(plan, step);
@@ -249,7 +281,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
         if (status != AGK_OK) fail_chunk(r, step, status, worker->message);
     }
-    leave_run(pool, r);
+    leave_run(pool, worker, r);
     return AG_RUN_FINISHED;
 }
 
@@ -274,18 +306,12 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
     return ag_run_finish(r, &c) ? LAST : WORKED;
 }
 
-/* Ready streams are served first, unless they have had this worker for so long that it is the turn of plans under
- * way. */
-static bool gives_way(const ag_pool *pool, const ag_worker *worker)
-{
-    return ag_pool_any_ready(pool) && ag_now() > worker->turn_end;
-}
-
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r, ag_run_end *end)
 {
     ag_part result = AG_IDLED;
     for (;;) {
         size_t step;
+        ag_turn_note(pool, worker, true);
         claim_result claimed = claim(pool, worker, r, &step);
         if (claimed == NOTHING) return result;
         result = AG_HELPED;
@@ -297,20 +323,20 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r, ag_run_e
                 return AG_LEFT;
             }
         }
-        if (gives_way(pool, worker)) return result;
+        if (worker->since == 0) continue;
+        /* Others may have ended the plan by now, and the run may be that of another one: it then counts a chunk of time
+         * that was not its own, which is harmless. */
+        const uint64_t now = ag_now();
+        ag_turn_charge_run(worker, r, now);
+        if (now <= worker->turn_end) continue;
+        if (ag_turn_is_over(pool, atomic_load_explicit(&r->served, memory_order_relaxed), r)) return result;
+        worker->turn_end = now + AG_SLICE_NS;
     }
-}
-
-static int limit_of(const ag_pool *pool, const ag_stream *stream)
-{
-    int limit = atomic_load(&stream->n_threads), threads = atomic_load(&pool->n_threads);
-    if (limit <= 0) limit = atomic_load(&pool->width);
-    return limit < threads ? limit : threads;
 }
 
 ag_run *ag_run_take(ag_pool *pool, const ag_worker *worker, const ag_stream *stream)
 {
-    const int limit = limit_of(pool, stream);
+    const int limit = ag_turn_threads(pool, stream);
     if (worker == NULL || limit <= 1) return NULL;
     for (int i = 0; i < AG_N_RUNS; ++i) {
         ag_run *r = &pool->runs[i];
@@ -331,7 +357,11 @@ ag_run_result ag_run_begin(ag_pool *pool, ag_worker *worker, ag_run *r, ag_strea
     r->plan = slot->u.plan.plan;
     r->arena = slot->u.plan.arena;
     r->head = *step;
-    r->slice_end = ag_now() + AG_SLICE_NS;
+    const uint64_t now = ag_now();
+    r->slice_end = now + AG_SLICE_NS;
+    worker->since = ag_turn_contended(pool, false) ? now : 0;
+    worker->turn_end = r->slice_end;
+    atomic_store_explicit(&r->served, stream->served, memory_order_relaxed);
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
     ag_pool_note_speed(pool, worker);

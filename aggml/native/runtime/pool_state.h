@@ -1,6 +1,6 @@
 /* The pool's state, for the files that implement it: pool.c (its life), threadpool.c (workers), pool_ready.c (streams
- * that wait for a worker), pool_sleep.c (workers that sleep), plan_run.c (plans under way), plan_claim.c (which thread
- * takes which chunk). docs/notebook/many-cores.md gives the reasons. */
+ * that wait for a worker), pool_turns.c (whose turn it is), pool_sleep.c (workers that sleep), plan_run.c (plans under
+ * way), plan_claim.c (which thread takes which chunk). docs/notebook/many-cores.md gives the reasons. */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
@@ -9,7 +9,8 @@
 #include "topology.h"
 
 #define AG_MAX_THREADS 512
-#define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
+#define AG_SLICE_NS \
+    200000 /* after so long a worker looks whose turn it is, at the end of a node or of a shared chunk */
 /* pools up to this size wake all helpers at once, and have a range of chunks for each thread */
 #define AG_SMALL_POOL 8
 #define AG_RANGES 16 /* at most so many ranges of a step, from which threads claim separately */
@@ -24,7 +25,10 @@ typedef struct ag_bank {
     _Alignas(64) atomic_int n_ready;
     atomic_int sleepers;
     atomic_bool owes;
+    atomic_uint_fast64_t least; /* the least `served` of the ready streams; AG_NOBODY: none is ready */
 } ag_bank;
+
+#define AG_NOBODY UINT64_MAX
 
 /* Weights that the next steps read from memory. A thread that waits for the last chunks of others has nothing to do, so
  * it prefetches them into L2.
@@ -66,7 +70,8 @@ typedef struct ag_run {
     uintptr_t arena;
     size_t head; /* the step that was published last */
     uint64_t slice_end;
-    int n_streams; /* the limit when the plan began, the same for all chunks of a step */
+    int n_streams;               /* the limit when the plan began, the same for all chunks of a step */
+    atomic_uint_fast64_t served; /* as that of the stream, while the plan is under way (pool_turns.c) */
     /* Threads run on cores that differ (cores.h): each range has a chunk for each of its threads, and its part of the
      * others, in 2^-32. What rounding leaves over goes to the ranges of the lowest ranks, which are the fastest. */
     bool weighed;
@@ -94,7 +99,8 @@ struct ag_pool {
     atomic_uint_fast64_t crowded_until;
     atomic_int spinners;
     atomic_int active_runs;
-    atomic_uint runs_left; /* how many runs of plans have ended */
+    atomic_uint_fast64_t floor; /* `served` of whoever had a turn last (pool_turns.c); it never falls */
+    atomic_uint runs_left;      /* how many runs of plans have ended */
     atomic_bool stop, paused;
     atomic_int n_threads;
     atomic_int width; /* how many of the threads a plan uses if its stream names no number */
@@ -184,7 +190,8 @@ void ag_pool_enter(const ag_pool *pool); /* this thread works for the pool from 
 void ag_pool_leave(ag_pool *pool);       /* the last thing that it does; the pool may be gone then */
 
 void ag_pool_ready(ag_executor *executor, ag_stream *stream);
-ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker); /* NULL: none is ready */
+/* the ready stream that was served least; NULL: none is ready */
+ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker);
 
 /* Whether a stream is ready anywhere in the pool. Called before each step; the smallest steps take 10 ns. */
 static inline bool ag_pool_any_ready(const ag_pool *pool)
@@ -194,6 +201,40 @@ static inline bool ag_pool_any_ready(const ag_pool *pool)
         if (atomic_load_explicit(&pool->banks[i].n_ready, memory_order_relaxed) > 0) return true;
     }
     return false;
+}
+
+/* -- turns (pool_turns.c) ------------------------------------------------------------------------------------------ */
+
+int ag_turn_threads(const ag_pool *pool, const ag_stream *stream); /* how many a plan of the stream may use */
+/* Counts time that this worker gave to a stream, from `worker->since` to `now`. */
+void ag_turn_charge(ag_pool *pool, ag_worker *worker, ag_stream *stream, uint64_t now);
+void ag_turn_charge_run(ag_worker *worker, ag_run *run, uint64_t now);
+/* Whether somebody who was served less waits for a worker: a ready stream, or a plan under way other than `own`. */
+bool ag_turn_is_over(const ag_pool *pool, uint64_t served, const ag_run *own);
+/* Whether a plan under way comes before all streams that are ready. False if none is ready. */
+bool ag_turn_is_of_plans(ag_pool *pool, const ag_worker *worker);
+/* The plan under way that was served least, of those with a chunk to take and room for a thread; or NULL. */
+ag_run *ag_turn_next_run(ag_pool *pool, const ag_worker *worker);
+/* Whoever served less before counts as served so much: time in which a stream did not want a worker is not saved up. */
+void ag_turn_raise_floor(ag_pool *pool, uint64_t served);
+uint64_t ag_turn_least_ready(const ag_pool *pool);
+
+/* Whether others than this worker's stream may wait for a worker. `plan`: it works on a plan under way. Time counts
+ * only then, so that a plan that is alone reads no clock. */
+static inline bool ag_turn_contended(const ag_pool *pool, bool plan)
+{
+    return ag_pool_any_ready(pool) || atomic_load_explicit(&pool->active_runs, memory_order_relaxed) > (plan ? 1 : 0);
+}
+
+/* Called before a piece of work: from here on the worker's time counts, or it does not. */
+static inline void ag_turn_note(const ag_pool *pool, ag_worker *worker, bool plan)
+{
+    if (!ag_turn_contended(pool, plan)) {
+        worker->since = 0;
+    } else if (worker->since == 0) {
+        worker->since = ag_now();
+        worker->turn_end = worker->since + AG_SLICE_NS;
+    }
 }
 
 #endif

@@ -342,8 +342,8 @@ typedef struct ag_worker {
     unsigned sent_after; /* how many runs of plans had ended then */
     void *scratch;
     size_t scratch_size;
-    /* ns: when it last left a plan of another leader; until when such plans have their turn */
-    uint64_t helped, turn_end;
+    /* ns: from when on its time is not counted yet, 0: nobody else waits; when it looks whose turn it is */
+    uint64_t since, turn_end;
     char message[AGK_MESSAGE];
 } ag_worker;
 

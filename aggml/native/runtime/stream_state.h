@@ -62,6 +62,7 @@ struct ag_stream {
 
     ag_stream *next_ready; /* for the executor */
     int bank;              /* for the executor, too */
+    uint64_t served;       /* for the pool (pool_turns.c) */
     ag_stream *next_resting;
     atomic_bool keeps, in_resting; /* see the list of resting streams in stream.c */
     void *owner;                   /* belongs to the binding */

@@ -2,8 +2,8 @@
  *
  * An idle worker spins, with a yield every 32 pauses, then sleeps. With this, a graph that ran while another process
  * was busy kept 1.0x of one thread's time, where static splits took 1.6x and more. Not here: how a plan is shared
- * (plan_run.c), which workers sleep where and which are woken (pool_sleep.c), which stream is next (pool_ready.c), the
- * end of a pool (pool.c). */
+ * (plan_run.c), which workers sleep where and which are woken (pool_sleep.c), which stream is next (pool_ready.c),
+ * whose turn it is (pool_turns.c), the end of a pool (pool.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -25,34 +25,29 @@ static void go_on(ag_worker *worker, const ag_run_end *end)
     }
 }
 
-static bool help(ag_pool *pool, ag_worker *worker)
+/* Works on a plan under way. */
+static bool join_run(ag_pool *pool, ag_worker *worker, ag_run *r)
 {
-    for (int i = 0; i < AG_N_RUNS; ++i) {
-        ag_run *r = &pool->runs[(i + worker->index) % AG_N_RUNS];
-        if (!ag_run_claimable(r)) continue;
-        /* `limit` counts the leader. When a leader has finished, the thread that goes on takes its place. */
-        bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
-        ag_run_end end;
-        ag_part result = admitted ? ag_run_participate(pool, worker, r, &end) : AG_IDLED;
-        if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
-        if (result == AG_IDLED) continue;
-        if (result == AG_LEFT) go_on(worker, &end);
-        worker->helped = ag_now();
-        return true;
-    }
-    return false;
+    /* `limit` counts the leader. When a leader has finished, the thread that goes on takes its place. */
+    bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
+    ag_run_end end;
+    ag_part result = admitted ? ag_run_participate(pool, worker, r, &end) : AG_IDLED;
+    if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
+    if (result == AG_LEFT) go_on(worker, &end);
+    return result != AG_IDLED;
 }
 
-/* If streams were always ready, no worker would ever come to help. So after a slice of streams, plans under way get
- * one. */
-static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
+static bool help(ag_pool *pool, ag_worker *worker)
 {
-    if (atomic_load(&pool->active_runs) == 0 || !ag_pool_any_ready(pool)) return false;
-    uint64_t now = ag_now();
-    if (now - worker->helped < AG_SLICE_NS) return false;
-    worker->helped = now;
-    worker->turn_end = now + AG_SLICE_NS;
-    return true;
+    if (atomic_load(&pool->active_runs) > 1) {
+        ag_run *r = ag_turn_next_run(pool, worker);
+        return r != NULL && join_run(pool, worker, r);
+    }
+    for (int i = 0; i < AG_N_RUNS; ++i) {
+        ag_run *r = &pool->runs[(i + worker->index) % AG_N_RUNS];
+        if (ag_run_claimable(r) && join_run(pool, worker, r)) return true;
+    }
+    return false;
 }
 
 /* Looks for work for a while. While a plan runs every worker does; else only one, as the event loop shares these
@@ -129,7 +124,8 @@ static void *work(void *argument)
     if (pool->params.priority == 0) ag_sched_worker();
     set_priority(pool->params.priority);
     while (!atomic_load(&pool->stop)) {
-        ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : ag_pool_pop(pool, worker);
+        ag_stream *stream = ag_turn_is_of_plans(pool, worker) ? NULL : ag_pool_pop(pool, worker);
+        worker->since = 0;
         if (stream != NULL) {
             ag_stream_run(stream, worker);
         } else if (!help(pool, worker) && !spin(pool, worker)) {
@@ -196,7 +192,10 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->params = *params;
     pool->n_banks = banks_for(params);
     pool->uneven = pool->n_banks == 1 && ag_cores_differ();
-    for (int i = 0; i < AG_MAX_BANKS; ++i) pthread_mutex_init(&pool->banks[i].lock, NULL);
+    for (int i = 0; i < AG_MAX_BANKS; ++i) {
+        pthread_mutex_init(&pool->banks[i].lock, NULL);
+        atomic_init(&pool->banks[i].least, AG_NOBODY);
+    }
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
