@@ -2,13 +2,9 @@
  *
  * `served` is the time that workers gave to a stream, divided by the number of its threads. A worker that comes to the
  * end of a node, or of a chunk that it shares with others, after a slice (AG_SLICE_NS) goes on if nobody who waits was
- * served less. Turns cannot be counted instead, as nodes differ: an encoder's products on one thread take 1 to 8 ms, a
- * phase of a step for one token 0.05 ms. When streams and plans took turns, four kinds of models shared two cores like
- * this: a request for ranks that takes 0.1 s alone took 0.1 to 8.7 s, or speech that takes 1.5 s took 23 s.
- *
- * Time counts only while others wait. A stream that comes back is served as if it had had as much as whoever had the
- * last turn. Copies do not count. Not here: the queue of ready streams (pool_ready.c), what is done in a turn
- * (threadpool.c, plan_run.c). */
+ * served less. Time counts only while others wait, and a stream that comes back counts as served as much as whoever had
+ * the last turn. Copies do not count. Turns instead of time: docs/notebook/many-cores.md. Not here: the queue of ready
+ * streams (pool_ready.c), what is done in a turn (threadpool.c, plan_run.c). */
 #include "pool_state.h"
 #include "stream_state.h"
 
