@@ -233,6 +233,7 @@ class GGUFFile:
         buffer = device.buffer_from_host(self._bytes)
         if not self._ours:
             buffer.backing = Backing.UNTOLD
+        buffer.is_file = self._mapped
         try:
             for name in wanted:
                 buffer.place(self.tensors[name], self._offsets[name])

@@ -110,6 +110,8 @@ class Buffer:
             caller's array, or tensors overlap.
         backing: whether the memory may be a mapped file, which a thread that serves a loop must
             not read while it is on the disk.
+        is_file: it is a private mapping of a file, and nobody writes to it but operations. Then
+            pages of weights of which the CPU has a packed copy are given back to the system.
 
     Raises:
         InvalidHandle: ``type`` is no buffer type.
@@ -122,6 +124,7 @@ class Buffer:
     writable: bool = True
     exclusive: bool = True
     backing: Backing = Backing.MEMORY
+    is_file: bool = False
 
     def __init__(
         self,

@@ -79,6 +79,7 @@ class Holder(Protocol):
     writable: bool
     exclusive: bool
     backing: Backing
+    is_file: bool
 
     @property
     def type(self) -> Any:  # noqa: ANN401 - a BufferType
@@ -179,7 +180,8 @@ class Placement:
         _put(self, "buffer", buffer)
         _put(self, "offset", offset)
         _put(self, "address", address)
-        _put(self, "storage", _native.Storage(name, address, size, buffer.backing))
+        storage = _native.Storage(name, address, size, buffer.backing, buffer.is_file)
+        _put(self, "storage", storage)
         self.readable: bool = True
         self._exported = False
         # Memory that a caller brought, or a file, has a value, and its owner may change it.

@@ -5,6 +5,7 @@ Not here: where the arrays come from (whisper.py).
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -91,13 +92,37 @@ class ArraysFile:
         buffer.usage = aggml.BufferUsage.WEIGHTS
         return [buffer]
 
-    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
-        """Not supported: arrays may not be aligned as a device needs it. `load` copies them.
+    def map(self, device: Device, names: Iterable[str] | None = None) -> list[Buffer]:
+        """Place tensors where their arrays lie, without a copy.
+
+        Args:
+            device: reads host memory.
+            names: which tensors; all if not given.
+
+        Returns:
+            A buffer for each tensor, with usage WEIGHTS. It keeps the array alive, also when this
+            file is closed.
 
         Raises:
-            Unsupported: always.
+            Unsupported: the device cannot use host memory; `load` copies.
+            Misaligned: an array begins at an odd address; `load` copies.
         """
-        raise aggml.Unsupported(f"[ArraysFile.map] {str(self.path)!r} cannot be mapped: use load")
+        wanted = list(self.tensors if names is None else dict.fromkeys(names))
+        buffers: list[Buffer] = []
+        try:
+            for name in wanted:
+                array = np.ascontiguousarray(self._arrays[name])
+                array.flags.writeable = False  # nobody but operations changes it from here on
+                buffer = device.buffer_from_host(array)
+                buffers.append(buffer)
+                buffer.is_file = _in_mapping(array)
+                buffer.usage = aggml.BufferUsage.WEIGHTS
+                buffer.place(self.tensors[name], 0)
+        except aggml.AggmlError:
+            for buffer in buffers:
+                buffer.close()
+            raise
+        return buffers
 
     def close(self) -> None:
         """Drop the arrays."""
@@ -108,3 +133,11 @@ class ArraysFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_mapping(array: npt.NDArray[Any]) -> bool:
+    """Whether an array is a part of a mapped file."""
+    owner: object = array
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    return owner is not None

@@ -169,7 +169,8 @@ void bind_objects(nb::module_ &m)
             });
 
     nb::class_<Storage>(m, "Storage")
-        .def(nb::init<const char *, uintptr_t, size_t, int>(), "name"_a, "address"_a = 0, "size"_a = 0, "backing"_a = 0)
+        .def(nb::init<const char *, uintptr_t, size_t, int, bool>(), "name"_a, "address"_a = 0, "size"_a = 0,
+             "backing"_a = 0, "is_file"_a = false)
         .def_prop_ro("name", [](Storage &s) { return text_of(s.storage->name); })
         .def("poison", [](Storage &s) { return wrap_error(ag_storage_poison(s.storage)); });
 

@@ -28,10 +28,10 @@ nb::object wrap_error(ag_error *error); // takes the reference
 
 struct Storage {
     ag_storage *storage;
-    Storage(const char *name, uintptr_t address, size_t size, int backing) : storage(ag_storage_new(name))
+    Storage(const char *name, uintptr_t address, size_t size, int backing, bool is_file) : storage(ag_storage_new(name))
     {
         if (storage == nullptr) throw std::bad_alloc();
-        ag_storage_lies(storage, address, size, static_cast<ag_backing>(backing));
+        ag_storage_lies(storage, address, size, static_cast<ag_backing>(backing), is_file);
     }
     Storage(const Storage &) = delete;
     ~Storage()

@@ -122,11 +122,14 @@ struct ag_storage {
     char name[AG_NAME];
     uintptr_t first, end; /* the address range, if it may be a file: reading a page that is not in memory takes ms */
     ag_backing backing;
+    /* It lies in a private mapping of a file, to which nobody writes but operations on it. So pages that nobody needs
+     * any more can be given back: who reads them again gets them from the file. */
+    bool is_file;
 };
 
 ag_storage *ag_storage_new(const char *name);
 /* called before the storage is used */
-void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing);
+void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing, bool is_file);
 bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* true: reading there does not wait for a disk */
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);

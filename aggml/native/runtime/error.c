@@ -53,11 +53,12 @@ ag_storage *ag_storage_new(const char *name)
     return storage;
 }
 
-void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing)
+void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing, bool is_file)
 {
     storage->first = first;
     storage->end = first + size;
     storage->backing = backing;
+    storage->is_file = is_file;
 }
 
 ag_storage *ag_storage_ref(ag_storage *storage)

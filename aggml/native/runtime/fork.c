@@ -28,7 +28,7 @@
  * | runtime/runtime.h       | refs next abort started done error noted                               | word   |
  * | runtime/runtime.h       | thread wake cpu woke claimed strayed                                   | parent |
  * | runtime/packing.c       | packed_at                                                              | marked |
- * | runtime/packing.c       | refs writes in_use limit                                               | word   |
+ * | runtime/packing.c       | refs writes in_use limit left                                          | word   |
  * | runtime/living.c        | streams pools                                                          | fresh  |
  * | runtime/stream.c        | resting                                                                | fresh  |
  * | runtime/stream_state.h  | refs n_threads lock closed lost submitted completed wanted abort_up_to | parent |
