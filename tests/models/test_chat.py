@@ -182,7 +182,14 @@ MESSAGES = [
     ([*HELLO * 3, {"role": "user", "content": None}], r"messages\[3\].content is None"),
     ([{"role": "user", "content": b"a"}], r"messages\[0\].content is b'a'"),
     ([{"role": "user", "content": "\ud800"}], r"messages\[0\].content has a lone surrogate"),
-    ([{"role": "user", "content": ["a"]}], r"messages\[0\].content\[0\] is 'a'"),
+    (
+        [{"role": "user", "content": [5]}],
+        r"messages\[0\].content\[0\] is 5 \(int\), expected a text or",
+    ),
+    (
+        [{"role": "user", "content": ["a", "\ud800"]}],
+        r"messages\[0\].content\[1\] has a lone surrogate",
+    ),
     (
         [{"role": "user", "content": [{"type": "image_url"}]}],
         r"messages\[0\].content\[0\].type is 'image_url', expected 'text'",
