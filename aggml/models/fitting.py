@@ -31,6 +31,7 @@ from aggml.models.encoder_decoder import EncoderDecoderDescription
 from aggml.models.engine.opening import WINDOWS
 from aggml.models.footprint import (
     Footprint,
+    footprint_of,
     packed_bytes,
     steps_of_encoder,
     steps_of_speech,
@@ -40,6 +41,7 @@ from aggml.models.kv.caches import sizes
 from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP, round_up
 from aggml.models.site import site_of
+from aggml.models.speech.voice import VOICE, WINDOW, is_voice_file, plan_voice
 from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ __all__ = [
     "fit",
     "fit_model",
     "fit_text",
+    "fit_voice",
 ]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
@@ -296,6 +299,15 @@ async def fit(
     given = adapters_of("fit", adapters, control_vectors)
     guesses = draft_of("fit", draft)
     eyes = None if mmproj is None else file_path("fit", "mmproj", mmproj)
+    if await anyio.to_thread.run_sync(is_voice_file, where):
+        if given:
+            raise refusal("fit", given, VOICE)
+        if guesses is not None or eyes is not None:
+            raise InvalidArgument(
+                f"[fit] {'mmproj' if guesses is None else 'draft'} is given, but {VOICE} does not "
+                "continue text"
+            )
+        return await fit_voice(where, site, bound)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
         changes = None
@@ -325,6 +337,32 @@ def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
     if element is None or element.name.lower() not in CACHES:
         raise InvalidArgument(f"[fit] cache is {show(cache)}, not one of {', '.join(CACHES)}")
     return element
+
+
+async def fit_voice(path: Path, site: Site | None, memory: int | None) -> Fit:
+    """`fit` for the file of a detector of speech; arguments as of `fit`."""
+    weights, graphs = await anyio.to_thread.run_sync(plan_voice, path)
+    device = await _last_device(site)
+    steps = await footprint_of(graphs, weights, device)
+    packed = 0
+    if isinstance(device, CPUDevice):
+        packed = sum(packed_bytes(weights, steps.multiplied).values())
+    own = sum(x.nbytes for x in weights.values())
+    size = own + packed + steps.scratch + steps.graphs
+    there = available(device) if memory is None else memory
+    if there is not None and size > there:
+        what = "the free memory" if memory is None else "memory="
+        error = MemoryShortage(
+            f"[fit] {VOICE} needs {amount(size)}, {what} is {amount(there)}: "
+            f"{amount(size - there)} are missing"
+        )
+        error.needed, error.memory, error.missing = size, there, size - there
+        raise error
+    placement = (DeviceLayers(device.name, 0, 0, own, 0),)
+    return Fit(
+        VOICE, WINDOW, 1, None, own, packed, 0, 1, steps.scratch, steps.graphs, size, there,
+        placement,
+    )  # fmt: skip
 
 
 async def fit_text(
