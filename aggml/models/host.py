@@ -821,7 +821,9 @@ class ModelUse:
 
     async def __aexit__(self, *_: object) -> None:
         claim, self._claim = self._claim, None
-        assert claim is not None
+        if claim is None:
+            await CHECKPOINT
+            raise InvalidState("[Host.use] this use has no block, or it was left already")
         await self._host._end(claim)
 
 
