@@ -339,6 +339,8 @@ async def _load(
                     "aggml.models.convert writes a file whose matrices have another type"
                 )
             if isinstance(model, EncoderDecoderDescription):
+                if limits.memory is not None:
+                    await fit_model(model, file, site_of(at), limits.memory, None, None, element)
                 weights = await load_weights(at, file, model.needs(), progress)
                 both = EncoderDecoder(at, model, weights)
                 return EncoderDecoderModel(both, tokenizer, owned=own)
