@@ -239,7 +239,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             f"[{place}] {name} is an array of {value.dtype} with the shape {value.shape}, expected "
             "token ids: integers in one dimension"
         )
-    if {*map(type, items)} != {int}:
+    if not whole and {*map(type, items)} != {int}:
         for i, x in enumerate(items):
             try:
                 items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
@@ -247,11 +247,16 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
                 raise InvalidArgument(
                     f"[{place}] {name}[{i}] is {show(x)}, expected a token id"
                 ) from None
-    if items and not 0 <= min(items) <= max(items) < vocabulary:
-        raise InvalidArgument(
-            f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
-            f"given were {_digits(min(items))} to {_digits(max(items))}"
-        )
+    if items:
+        if whole:
+            least, most = int(value.min()), int(value.max())
+        else:
+            least, most = min(items), max(items)
+        if not 0 <= least <= most < vocabulary:
+            raise InvalidArgument(
+                f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
+                f"given were {_digits(least)} to {_digits(most)}"
+            )
     return items
 
 
@@ -274,8 +279,12 @@ def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # no
     if isinstance(value, str):
         return one_text(place, "prompt", value)
     wanted = "a text or a list of token ids"
-    items = _items(place, "prompt", value, wanted)
-    first = items[0] if items else None
+    items: Any = value
+    if isinstance(value, np.ndarray) and value.ndim:
+        first = value.flat[0] if value.size else None
+    else:
+        items = _items(place, "prompt", value, wanted)
+        first = items[0] if items else None
     if isinstance(first, Mapping):
         raise InvalidArgument(
             f"[{place}] prompt is a list of messages, expected {wanted}: "
@@ -286,8 +295,7 @@ def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # no
             f"[{place}] prompt is a list of texts, expected {wanted}: continue each in a task of "
             "its own"
         )
-    return token_ids(place, "prompt", items if not isinstance(value, np.ndarray) else value,
-                     vocabulary)  # fmt: skip
+    return token_ids(place, "prompt", items, vocabulary)
 
 
 def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
