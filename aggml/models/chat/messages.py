@@ -53,7 +53,7 @@ class Usage:
     reasoning_tokens: int = 0
 
 
-class CallFields(NamedTuple):
+class _CallFields(NamedTuple):
     """What the tuple of a call has."""
 
     id: str
@@ -61,7 +61,7 @@ class CallFields(NamedTuple):
     arguments: dict[str, Any]
 
 
-class ToolCall(CallFields):
+class ToolCall(_CallFields):
     """A call of a function, as the model wants it: a tuple ``(id, name, arguments)``.
 
     Attributes:
