@@ -12,7 +12,7 @@ import numbers
 import operator
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ PRIORITY = 1 << 31  # the highest
 MOST_POSITIONS = 1 << 30  # of a sequence: positions are int32
 MOST_SLOTS = 1 << 16
 DEEPEST = 64  # levels of a value of JSON
+LEAVES = frozenset({str, int, float, bool, type(None)})  # values of JSON without others in them
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -172,13 +173,15 @@ def _plain(value: object) -> dict[Any, Any]:
 
 
 def _check_depth(place: str, name: str, value: object, depth: int) -> None:
-    if depth > DEEPEST:
-        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
-    if isinstance(value, Mapping):
-        for one in value.values():
-            _check_depth(place, name, one, depth + 1)
+    inner: Collection[object] = ()
+    if type(value) is dict or isinstance(value, Mapping):
+        inner = value.values()
     elif isinstance(value, (list, tuple)):
-        for one in value:
+        inner = value
+    if depth > DEEPEST or (depth == DEEPEST and inner):
+        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
+    for one in inner:
+        if type(one) not in LEAVES:  # a call for each text of an enum takes 1 us
             _check_depth(place, name, one, depth + 1)
 
 

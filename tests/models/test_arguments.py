@@ -6,6 +6,7 @@ Not here: requests over HTTP (tests/serve).
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from models import random_models, speech_file
 
 import aggml
 from aggml.models import EncoderModel, Model, ModelError, SpeechModel, TextModel
-from aggml.models.arguments import prompt_of, token_ids
+from aggml.models.arguments import json_text, prompt_of, token_ids
 from aggml.models.decoder.sampling import Sampler, choose
 from aggml.models.vision.given import is_picture
 from examples import llama_files
@@ -136,6 +137,17 @@ async def test_each_token_id_of_a_prompt_is_not_asked_whether_it_is_a_picture(
     prompt: Any = np.array(ids, np.int32) if as_array else ids
     assert [t.id async for t in model.generate(prompt, max_tokens=2)] == expected
     assert len(asked) <= 1
+
+
+@pytest.mark.parametrize("around", [lambda x: [x], lambda x: {"a": x}, lambda x: (x,)])
+@pytest.mark.parametrize("leaf", [5, "a", None, True, 0.5])
+def test_a_value_of_json_has_at_most_64_levels(around: Any, leaf: Any) -> None:
+    value = leaf
+    for _ in range(64):
+        value = around(value)
+    assert json.loads(json_text("f", "x", value)) == json.loads(json.dumps(value))
+    with pytest.raises(aggml.InvalidArgument, match=r"^\[f\] x has more than 64 levels"):
+        json_text("f", "x", around(value))
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint64, np.int64])
