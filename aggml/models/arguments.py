@@ -12,7 +12,7 @@ import numbers
 import operator
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ PRIORITY = 1 << 31  # the highest
 MOST_POSITIONS = 1 << 30  # of a sequence: positions are int32
 MOST_SLOTS = 1 << 16
 DEEPEST = 64  # levels of a value of JSON
+LEAVES = frozenset({str, int, float, bool, type(None)})  # values of JSON without others in them
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -172,13 +173,15 @@ def _plain(value: object) -> dict[Any, Any]:
 
 
 def _check_depth(place: str, name: str, value: object, depth: int) -> None:
-    if depth > DEEPEST:
-        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
-    if isinstance(value, Mapping):
-        for one in value.values():
-            _check_depth(place, name, one, depth + 1)
+    inner: Collection[object] = ()
+    if type(value) is dict or isinstance(value, Mapping):
+        inner = value.values()
     elif isinstance(value, (list, tuple)):
-        for one in value:
+        inner = value
+    if depth > DEEPEST or (depth == DEEPEST and inner):
+        raise InvalidArgument(f"[{place}] {name} has more than {DEEPEST} levels")
+    for one in inner:
+        if type(one) not in LEAVES:  # a call for each text of an enum takes 1 us
             _check_depth(place, name, one, depth + 1)
 
 
@@ -239,7 +242,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             f"[{place}] {name} is an array of {value.dtype} with the shape {value.shape}, expected "
             "token ids: integers in one dimension"
         )
-    if {*map(type, items)} != {int}:
+    if not whole and {*map(type, items)} != {int}:
         for i, x in enumerate(items):
             try:
                 items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
@@ -247,11 +250,16 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
                 raise InvalidArgument(
                     f"[{place}] {name}[{i}] is {show(x)}, expected a token id"
                 ) from None
-    if items and not 0 <= min(items) <= max(items) < vocabulary:
-        raise InvalidArgument(
-            f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
-            f"given were {_digits(min(items))} to {_digits(max(items))}"
-        )
+    if items:
+        if whole:
+            least, most = int(value.min()), int(value.max())
+        else:
+            least, most = min(items), max(items)
+        if not 0 <= least <= most < vocabulary:
+            raise InvalidArgument(
+                f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
+                f"given were {_digits(least)} to {_digits(most)}"
+            )
     return items
 
 
@@ -274,8 +282,12 @@ def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # no
     if isinstance(value, str):
         return one_text(place, "prompt", value)
     wanted = "a text or a list of token ids"
-    items = _items(place, "prompt", value, wanted)
-    first = items[0] if items else None
+    items: Any = value
+    if isinstance(value, np.ndarray) and value.ndim:
+        first = value.flat[0] if value.size else None
+    else:
+        items = _items(place, "prompt", value, wanted)
+        first = items[0] if items else None
     if isinstance(first, Mapping):
         raise InvalidArgument(
             f"[{place}] prompt is a list of messages, expected {wanted}: "
@@ -286,8 +298,7 @@ def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # no
             f"[{place}] prompt is a list of texts, expected {wanted}: continue each in a task of "
             "its own"
         )
-    return token_ids(place, "prompt", items if not isinstance(value, np.ndarray) else value,
-                     vocabulary)  # fmt: skip
+    return token_ids(place, "prompt", items, vocabulary)
 
 
 def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["FURTHEST", "EncoderDecoder", "EncoderDecoderDescription", "buckets_of"]
+__all__ = ["FURTHEST", "EncoderDecoder", "EncoderDecoderDescription", "buckets_of", "build_graph"]
 
 #: Tokens that are further apart than this are in the last bucket.
 FURTHEST: Final = 128
@@ -227,6 +227,13 @@ class EncoderDecoder:
             if len(self._programs) > GRAPHS:
                 self._programs.popitem(last=False)
             return program
+
+
+async def build_graph(
+    model: EncoderDecoderDescription, weights: Mapping[str, Tensor], n: int, decoded: int
+) -> Graph:
+    """The graph of a text of ``n`` tokens, and of ``decoded`` tokens of another one."""
+    return (await _Builder(model, weights).build(n, decoded)).graph
 
 
 @dataclass(frozen=True, slots=True)

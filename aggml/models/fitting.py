@@ -31,8 +31,10 @@ from aggml.models.encoder_decoder import EncoderDecoderDescription
 from aggml.models.engine.opening import WINDOWS
 from aggml.models.footprint import (
     Footprint,
+    footprint_of,
     packed_bytes,
     steps_of_encoder,
+    steps_of_encoder_decoder,
     steps_of_speech,
     steps_of_text,
 )
@@ -40,6 +42,7 @@ from aggml.models.kv.caches import sizes
 from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP, round_up
 from aggml.models.site import site_of
+from aggml.models.speech.voice import VOICE, WINDOW, is_voice_file, plan_voice
 from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
@@ -63,10 +66,13 @@ __all__ = [
     "fit",
     "fit_model",
     "fit_text",
+    "fit_voice",
 ]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 MOST: Final = 16  # sequences at a time, at most, if the caller does not say how many
+#: Models that keep nothing of a text.
+WITHOUT_CACHE: Final = (EncoderDescription, EncoderDecoderDescription)
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
 #: Of the host's free memory so much is for a model; the rest is for other programs and Python.
 HOST_SHARE: Final = 0.9
@@ -258,7 +264,8 @@ async def fit(
     Nothing is loaded: only the head of the file is read. `load` with these ``ctx`` and ``slots``
     takes at most the memory that the result tells; a program that keeps many different long prompts
     may take some more for graphs. `logits` takes more: the graphs for it that are kept have up to
-    64 MiB of results, or those of one piece of a prompt, 512 tokens at most.
+    64 MiB of results, or those of one piece of a prompt, 512 tokens at most. What a model like T5
+    takes is said for one pair of texts of ``ctx`` tokens; 16 graphs of other lengths are kept.
 
     Args:
         path: as for `load`.
@@ -296,6 +303,15 @@ async def fit(
     given = adapters_of("fit", adapters, control_vectors)
     guesses = draft_of("fit", draft)
     eyes = None if mmproj is None else file_path("fit", "mmproj", mmproj)
+    if await anyio.to_thread.run_sync(is_voice_file, where):
+        if given:
+            raise refusal("fit", given, VOICE)
+        if guesses is not None or eyes is not None:
+            raise InvalidArgument(
+                f"[fit] {'mmproj' if guesses is None else 'draft'} is given, but {VOICE} does not "
+                "continue text"
+            )
+        return await fit_voice(where, site, bound)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
         changes = None
@@ -325,6 +341,32 @@ def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
     if element is None or element.name.lower() not in CACHES:
         raise InvalidArgument(f"[fit] cache is {show(cache)}, not one of {', '.join(CACHES)}")
     return element
+
+
+async def fit_voice(path: Path, site: Site | None, memory: int | None) -> Fit:
+    """`fit` for the file of a detector of speech; arguments as of `fit`."""
+    weights, graphs = await anyio.to_thread.run_sync(plan_voice, path)
+    device = await _last_device(site)
+    steps = await footprint_of(graphs, weights, device)
+    packed = 0
+    if isinstance(device, CPUDevice):
+        packed = sum(packed_bytes(weights, steps.multiplied).values())
+    own = sum(x.nbytes for x in weights.values())
+    size = own + packed + steps.scratch + steps.graphs
+    there = available(device) if memory is None else memory
+    if there is not None and size > there:
+        what = "the free memory" if memory is None else "memory="
+        error = MemoryShortage(
+            f"[fit] {VOICE} needs {amount(size)}, {what} is {amount(there)}: "
+            f"{amount(size - there)} are missing"
+        )
+        error.needed, error.memory, error.missing = size, there, size - there
+        raise error
+    placement = (DeviceLayers(device.name, 0, 0, own, 0),)
+    return Fit(
+        VOICE, WINDOW, 1, None, own, packed, 0, 1, steps.scratch, steps.graphs, size, there,
+        placement,
+    )  # fmt: skip
 
 
 async def fit_text(
@@ -379,11 +421,6 @@ async def fit_model(
         beside: what is computed beside the model.
         kv_memory: bytes, at most, of keys, values and states; None: as ``memory`` has it.
     """
-    if isinstance(model, EncoderDecoderDescription):
-        raise aggml.Unsupported(
-            f"[fit] what a model of the architecture {model.architecture!r} takes is not known "
-            "before it computes: it keeps nothing but its weights"
-        )
     if site is None:
         devices = [await anyio.to_thread.run_sync(aggml.best_device)]
     else:
@@ -411,7 +448,7 @@ class _Search:
 
     def __init__(
         self,
-        model: Description | EncoderDescription | SpeechDescription,
+        model: AnyDescription,
         tensors: Mapping[str, Tensor],
         devices: Sequence[Device],
         memory: int | None,
@@ -440,7 +477,7 @@ class _Search:
     async def find(self, ctx: int | None, slots: int | None) -> Fit:
         """The fit for a wanted context and number of sequences; None: whatever fits."""
         model = self._model
-        if isinstance(model, EncoderDescription):
+        if isinstance(model, WITHOUT_CACHE):
             return await self._try_fit(model.context_length, 1, wanted=None)
         if isinstance(model, SpeechDescription):
             longest = model.text.context_length
@@ -569,7 +606,7 @@ class _Search:
         parts = (weights, copies, sum(caches), scratch, steps.graphs, draft, pictures)
         return Fit(
             model.architecture, ctx, slots,
-            None if isinstance(model, EncoderDescription) else self._cache,
+            None if isinstance(model, WITHOUT_CACHE) else self._cache,
             weights, copies, sum(caches), PAGE, scratch, steps.graphs, sum(parts),
             self._memory, placement, draft, pictures,
         )  # fmt: skip
@@ -581,6 +618,8 @@ class _Search:
             model, tensors, device = self._model, self._tensors, self._devices[-1]
             if isinstance(model, EncoderDescription):
                 found = await steps_of_encoder(model, tensors, device)
+            elif isinstance(model, EncoderDecoderDescription):
+                found = await steps_of_encoder_decoder(model, tensors, device)
             elif isinstance(model, SpeechDescription):
                 found = await steps_of_speech(
                     model, tensors, device, slots=slots, cache=self._cache
@@ -601,7 +640,7 @@ class _Search:
     def _caches(self, ctx: int, slots: int) -> list[int]:
         """Bytes of keys, values and states of each layer."""
         model = self._model
-        if isinstance(model, EncoderDescription):
+        if isinstance(model, WITHOUT_CACHE):
             return []
         if isinstance(model, SpeechDescription):
             return sizes(model.text, self._cache, round_up(ctx), slots, ring=True)
@@ -612,7 +651,10 @@ class _Search:
         """Which device has which layers; and the weights that lie on a CPU."""
         tensors, devices = self._tensors, self._devices
         bytes_of = {name: t.nbytes for name, t in tensors.items()}
-        layers = len(getattr(self._model, "layers", caches))
+        if isinstance(self._model, EncoderDecoderDescription):
+            layers = self._model.layers + self._model.decoder_layers
+        else:
+            layers = len(getattr(self._model, "layers", caches))
         if len(devices) == 1:
             here = DeviceLayers(devices[0].name, 0, layers, sum(bytes_of.values()), sum(caches))
             return (here,), list(tensors) if isinstance(devices[0], CPUDevice) else []
@@ -622,7 +664,9 @@ class _Search:
             free.append(0 if again else self._free[k] or 0)
         numbers = [n for name in tensors if (n := layer_of(name)) is not None]
         first = min(numbers, default=0)
-        each = caches or [0] * layers
+        # All weights of a model like T5 lie on the last device: see `load_weights`.
+        together = isinstance(self._model, EncoderDecoderDescription)
+        each = [] if together else caches or [0] * layers
         division = divide_layers(bytes_of, each, free, first)
         found = []
         on_cpu = []

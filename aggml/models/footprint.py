@@ -21,6 +21,7 @@ from aggml.models.decoder.step import Builder
 from aggml.models.dividing import layer_of
 from aggml.models.encoder import graph as encoder_graph
 from aggml.models.encoder import packing
+from aggml.models.encoder_decoder import build_graph
 from aggml.models.kv.caches import CHUNK, Caches
 from aggml.models.kv.state_rows import Rewind
 from aggml.models.speech.listening import encode_sound, rows_to_write, write_memories
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from aggml import Device
     from aggml.models.description import Description, SpeechDescription
     from aggml.models.encoder.description import EncoderDescription
+    from aggml.models.encoder_decoder import EncoderDecoderDescription
 
 __all__ = [
-    "Footprint", "copies", "footprint_of", "packed_bytes", "steps_of_encoder", "steps_of_speech",
-    "steps_of_text",
+    "Footprint", "copies", "footprint_of", "packed_bytes", "steps_of_encoder",
+    "steps_of_encoder_decoder", "steps_of_speech", "steps_of_text",
 ]  # fmt: skip
 
 KEPT: Final = 4  # large graphs of each kind whose inputs and results are counted
@@ -271,6 +273,16 @@ async def steps_of_encoder(
         need, size = await _bytes_of(program.graph, device, weights.values())
         scratch, graphs = max(scratch, need), graphs + KEPT * size
     return Footprint(scratch, graphs, _find_multiplied(built, weights))
+
+
+async def steps_of_encoder_decoder(
+    model: EncoderDecoderDescription, tensors: Mapping[str, Tensor], device: Device
+) -> Footprint:
+    """The footprint of one pair of texts that are as long as the model was trained with."""
+    weights = copies(tensors)
+    length = model.context_length
+    graph = await build_graph(model, weights, length, length if model.decoder_layers else 0)
+    return await footprint_of([graph], weights, device)
 
 
 async def steps_of_speech(

@@ -35,11 +35,11 @@ from aggml.models.beside import read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
 from aggml.models.drafting import draft_of
-from aggml.models.fitting import Fit, MemoryShortage, available, cache_type, fit_model
+from aggml.models.fitting import Fit, MemoryShortage, available, cache_type, fit_model, fit_voice
 from aggml.models.loading import load
 from aggml.models.portal import current_caller
 from aggml.models.site import site_of
-from aggml.models.speech.voice import WINDOW, is_voice_file
+from aggml.models.speech.voice import is_voice_file
 from aggml.models.weights import open_model
 from aggml.process.locks import new_rlock
 from aggml.stream.parker import Parker
@@ -703,9 +703,7 @@ class Host:
         limit = min(self._limit(), options.get("memory") or EVERYTHING)
         ctx, slots = options.get("ctx"), options.get("slots")
         if await anyio.to_thread.run_sync(is_voice_file, entry.path):
-            # Its convolutions become matrices, which are larger.
-            size = 2 * (await anyio.Path(entry.path).stat()).st_size
-            return Fit("silero-vad", WINDOW, 1, None, size, 0, 0, 1, 0, 0, size, None, ()), options
+            return await fit_voice(entry.path, site, limit), options
         with await open_model(entry.path) as file:
             model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
             adapters = None
@@ -823,7 +821,9 @@ class ModelUse:
 
     async def __aexit__(self, *_: object) -> None:
         claim, self._claim = self._claim, None
-        assert claim is not None
+        if claim is None:
+            await CHECKPOINT
+            raise InvalidState("[Host.use] this use has no block, or it was left already")
         await self._host._end(claim)
 
 

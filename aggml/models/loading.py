@@ -42,7 +42,7 @@ from aggml.models.engine.opening import (
     is_short,
 )
 from aggml.models.errors import ModelError
-from aggml.models.fitting import fit_model, fit_text
+from aggml.models.fitting import fit_model, fit_text, fit_voice
 from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.kv.state_rows import Rewind
@@ -50,7 +50,7 @@ from aggml.models.model import Model
 from aggml.models.rank_head import TEMPLATE as RERANK
 from aggml.models.rank_head import labels_of, read_rank_head
 from aggml.models.site import site_of
-from aggml.models.speech.voice import is_voice_file, load_voice
+from aggml.models.speech.voice import VOICE, is_voice_file, load_voice
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
@@ -311,11 +311,13 @@ async def _load(
     try:
         if await anyio.to_thread.run_sync(is_voice_file, path):
             if dtype is not None:
-                raise InvalidArgument(f"[load] dtype is {dtype!r}, but silero-vad is no encoder")
-            _refuse_adapters(adapters, "silero-vad")
-            _refuse_draft(draft, "silero-vad")
-            _refuse_pictures(mmproj, "silero-vad")
-            return VoiceModel(await load_voice(at, path), owned=own)
+                raise InvalidArgument(f"[load] dtype is {dtype!r}, but {VOICE} is no encoder")
+            _refuse_adapters(adapters, VOICE)
+            _refuse_draft(draft, VOICE)
+            _refuse_pictures(mmproj, VOICE)
+            if limits.memory is not None:
+                await fit_voice(path, site_of(at), limits.memory)
+            return VoiceModel(await load_voice(at, path, progress), owned=own)
         with await open_model(path) as file:
             template = sources_of(file.metadata)
             if given is not None:
@@ -337,6 +339,8 @@ async def _load(
                     "aggml.models.convert writes a file whose matrices have another type"
                 )
             if isinstance(model, EncoderDecoderDescription):
+                if limits.memory is not None:
+                    await fit_model(model, file, site_of(at), limits.memory, None, None, element)
                 weights = await load_weights(at, file, model.needs(), progress)
                 both = EncoderDecoder(at, model, weights)
                 return EncoderDecoderModel(both, tokenizer, owned=own)

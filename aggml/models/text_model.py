@@ -421,13 +421,14 @@ class TextModel(Model):
         vocabulary = self.vocabulary_size
         given: str | list[int] | PicturePrompt | SeenPrompt | None
         if isinstance(prompt, SeenPrompt):
-            given = prompt
+            given, is_empty = prompt, not prompt.ids
         else:
             given = self._picture_prompt(place, "prompt", prompt)
             given = prompt_of(place, prompt, vocabulary) if given is None else given
+            is_empty = not given
         if isinstance(given, str):
             _ = self.tokenizer  # raises if there is none
-        elif not given:
+        elif is_empty:
             raise InvalidArgument(f"[{place}] prompt is empty, there must be at least one token")
         choice = choice_of(place, self._adapters, adapter)
         options = options_of(

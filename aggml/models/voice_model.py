@@ -15,7 +15,7 @@ from aggml.models.arguments import number, show
 from aggml.models.model import Model
 from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.spans import Span, SpanFinder, SpanRules
-from aggml.models.speech.voice import WINDOW, VoiceState
+from aggml.models.speech.voice import VOICE, WINDOW, VoiceState
 from aggml.models.speech.waves import RATE, rate_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class VoiceModel(Model):
     """
 
     def __init__(self, detector: VoiceDetector, owned: Closing | None = None) -> None:
-        self.architecture = "silero-vad"
+        self.architecture = VOICE
         self.ctx = WINDOW
         super().__init__(detector, None, owned)
         self._detector = detector

@@ -134,6 +134,9 @@ async def _bring(
     # in a thread, because placing a thousand tensors takes 8 ms
     if not await anyio.to_thread.run_sync(_map_tensors, file, backend.device, names):
         await file.load(backend, names=names, progress=progress)
+    elif progress is not None:
+        total = sum(file.tensors[name].nbytes for name in names)
+        progress(total, total)
 
 
 def _map_tensors(file: ModelFile, device: Device, names: Sequence[str]) -> bool:

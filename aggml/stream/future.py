@@ -8,11 +8,11 @@ backend/).
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
-from aggml.errors import InvalidHandle, InvalidState
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState
 from aggml.native import _native
-from aggml.process.foreign import report, show
+from aggml.process.foreign import report, short, show
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import BlockedWait, calling, check_may_wait
 from aggml.stream.failures import exception_of
@@ -39,6 +39,7 @@ __all__ = [
     "value_of",
 ]
 
+LONGEST: Final = 1e9  # seconds; a longer wait is one for ever
 T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
 # Event loops in several threads may wait for one Future. The lock is reentrant because `__del__` of
@@ -269,7 +270,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         Raises:
             TimeoutError: it is not done by then; the work goes on.
             AggmlError: what the operation failed with.
-            InvalidState, TooManyFiles: see `wait`.
+            InvalidArgument, InvalidHandle, InvalidState, TooManyFiles: see `wait`.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"[Future.get] {self.what} is not done after {timeout} s")
@@ -288,15 +289,17 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             Whether it is done.
 
         Raises:
+            InvalidArgument: ``timeout`` is NaN.
+            InvalidHandle: ``timeout`` is no number.
             InvalidState: called by a Python function (`Stream.call`, ``map_custom1``) for work of
                 the stream that runs the function, or for work that waits for that stream, directly
                 or through others: the function would wait for itself.
             TooManyFiles: the process has no file descriptor left; the work goes on.
         """
+        seconds = -1.0 if timeout is None else _seconds(timeout)
         last = self._op_to_await()
         if last is None:
             return True
-        seconds = -1.0 if timeout is None else max(0.0, timeout)
         self._enter()
         try:
             if calling:
@@ -403,6 +406,21 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
 
 
 _CURE = "it is the Future of a value: await it, or block for it with get()"
+
+
+def _seconds(timeout: object) -> float:
+    """A time to wait as the native module takes it: not negative, or -1.0 for ever."""
+    try:
+        seconds = None if isinstance(timeout, (str, bytes)) else float(timeout)  # type: ignore[arg-type]
+    except OverflowError:  # an integer of hundreds of digits
+        return -1.0 if timeout > 0 else 0.0  # type: ignore[operator]
+    except (TypeError, ValueError):
+        seconds = None
+    if seconds is None:
+        raise InvalidHandle(f"[Future] timeout={short(timeout)} is no number of seconds")
+    if seconds != seconds:  # NaN
+        raise InvalidArgument("[Future] timeout=nan is no number of seconds")
+    return -1.0 if seconds > LONGEST else max(0.0, seconds)
 
 
 def _refuse(name: str) -> Callable[..., NoReturn]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -171,3 +172,18 @@ def test_a_stop_text_that_is_long_and_repeats_is_found_at_its_end() -> None:
     assert sum(len(answer.add(i)) for i in range(1000)) == 4000
     assert answer.add(1000) == ""
     assert answer.stopped
+
+
+def test_stop_texts_take_memory_for_what_the_text_has_of_them() -> None:
+    """A tree of all their beginnings took 0.2 s of the event loop, and 15 MB for a request."""
+    stops = [f"{chr(65 + i)}{'x' * 900}{i}" for i in range(64)]
+    pieces = [b"Axx", b"x" * 899, b"Bxxx"]
+    tracemalloc.start()
+    try:
+        answer = AnswerText(pieces.__getitem__, stops)
+        texts = [answer.add(i) for i in range(3)]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert texts == ["", "A", "x" * 901]  # of x, too, one stop text is made
+    assert most < 2 << 20

@@ -9,6 +9,7 @@ recorded answers (test_tools.py), grammars (test_constraints.py).
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -166,6 +167,19 @@ async def test_pieces_of_a_call_add_up_to_the_call(model: TextModel) -> None:
     assert pieces[0].id is not None
     assert "".join(x.arguments for x in pieces) == whole.tool_calls[0].text
     assert deltas[-1].finish_reason == "tool_calls"
+
+
+async def test_a_call_is_a_tuple_of_id_name_and_arguments(model: TextModel) -> None:
+    answer = await model.chat(HELLO, tools=SMALL, tool_choice="pick", max_tokens=300)
+    for number, name, arguments in answer.tool_calls:
+        assert number.startswith("call_")
+        assert name == "pick"
+        jsonschema.validate(arguments, SMALL[0]["parameters"])
+    (first, *_) = answer.tool_calls
+    again = pickle.loads(pickle.dumps(first))
+    assert again == first
+    assert json.loads(again.text) == first.arguments
+    assert json.loads(ToolCall("1", "pick", {"of": "ä"}).text) == {"of": "ä"}
 
 
 # -- formats

@@ -28,7 +28,7 @@ from aggml import InvalidArgument
 from aggml.models import EngineError, ModelError, TextModel
 from aggml.models.engine import constraints
 from aggml.models.engine.constraints import Grammars
-from aggml.models.engine.grammars import Grammar
+from aggml.models.engine.grammars import CHOICES, Grammar
 from aggml.models.small import tokens, write_small
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.vocabulary import SentencePiece
@@ -261,6 +261,17 @@ async def test_the_answer_is_one_of_the_choices_and_each_can_come(model: TextMod
         seen.add(text)
     assert seen <= set(choices)
     assert len(seen) > 5
+
+
+async def test_as_many_choices_as_are_allowed_can_be_served(model: TextModel) -> None:
+    choices = [f"choice {i}" for i in range(CHOICES)]
+    for seed in range(3):
+        text, reason = await answer_of(
+            model, choices=choices, temperature=5.0, top_k=0, seed=seed, max_tokens=40
+        )
+        assert (text in choices, reason) == (True, "stop")
+    with pytest.raises(InvalidArgument, match=rf"choices has {CHOICES + 1} texts"):
+        await answer_of(model, choices=[*choices, "one more"])
 
 
 GRAMMARS: dict[str, tuple[str, Callable[[str], bool]]] = {

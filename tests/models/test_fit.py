@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import numpy as np
 import pytest
-from models import picture_files, random_models, speech_file
+from models import encoder_decoders, picture_files, random_models, speech_file
 from models.all_drafts import verify_all_drafts
 
 import aggml
@@ -200,6 +200,28 @@ async def test_an_encoder_takes_what_was_said_before(tmp_path: Path, name: str) 
         bounded(model.memory, said)
         assert model.memory.scratch > 0
         assert model.memory.pages == 0
+
+
+@pytest.mark.parametrize("kind", encoder_decoders.KINDS)
+async def test_an_encoder_with_a_decoder_takes_what_was_said_before(
+    tmp_path: Path, kind: str
+) -> None:
+    path = encoder_decoders.write(tmp_path / "t5.gguf", kind)
+    said = await fit(path)
+    assert (said.slots, said.cache, said.pages) == (1, None, 0)
+    with pytest.raises(MemoryShortage):
+        await load(path, memory=said.total - 1)
+    async with Host(memory=said.total) as host:
+        host.add("t5", path)
+        async with host.use("t5") as model:
+            ids = [5] * said.ctx
+            if encoder_decoders.KINDS[kind][0]:
+                await model.logits(ids, ids)  # type: ignore[call-arg]
+            else:
+                await model.embed_ids([ids])
+            bounded(model.memory, said)
+            assert model.memory.graphs == said.graphs
+            assert model.memory.total <= said.total
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -740,3 +740,18 @@ async def test_a_host_ends_in_the_middle_of_uses(
     assert e.value.split(_Left)[1] is None
     assert taken(host) == 0
     assert {x.state for x in host.models.values()} == {"unloaded"}
+
+
+async def test_the_block_of_a_use_is_left_once(files: dict[str, Path]) -> None:
+    async with Host() as host:
+        host.add("llama", files["llama"], **OPTIONS)
+        use = host.use("llama")
+        with pytest.raises(aggml.InvalidState, match=r"^\[Host.use\] .* left"):
+            await use.__aexit__(None, None, None)
+        async with use:
+            pass
+        with pytest.raises(aggml.InvalidState, match=r"^\[Host.use\] .* left"):
+            await use.__aexit__(None, None, None)
+        with pytest.raises(aggml.InvalidState, match=r"^\[Host.use\] a use has one block"):
+            await use.__aenter__()
+        await host.unload("llama")  # nobody holds it

@@ -13,6 +13,7 @@ import trio
 from models import random_models
 
 import aggml
+from aggml.devices.sim import SimDevice
 from aggml.models import Model, ModelError
 
 if TYPE_CHECKING:
@@ -49,6 +50,29 @@ def test_a_loop_can_be_run_for_it(path: Path, run: Callable[[Path], Model]) -> N
     model = run(path)
     assert isinstance(model, Model)
     anyio.run(model.aclose)
+
+
+@pytest.mark.parametrize("device", ["CPU", "sim"])
+async def test_progress_ends_with_all_bytes(path: Path, device: str) -> None:
+    told: list[tuple[int, int]] = []
+    found = aggml.get_device("CPU") if device == "CPU" else SimDevice("sim-progress")
+    async with found.backend() as backend:
+        model = aggml.models.load(path, backend, progress=lambda *x: told.append(x))
+        async with model:
+            pass
+    with aggml.GGUFFile.open(path) as file:
+        total = sum(x.nbytes for x in file.tensors.values())
+    assert told
+    assert told[-1] == (total, total)  # also where the file is mapped and nothing is copied
+    assert told == sorted(told)
+
+
+async def test_an_error_of_progress_ends_the_loading(path: Path) -> None:
+    def fail(*_: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await aggml.models.load(path, progress=fail)
 
 
 def test_it_can_be_a_task_of_asyncio(path: Path) -> None:

@@ -303,6 +303,7 @@ async def test_pictures_in_messages_stand_where_they_are_among_texts(
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png",
                  "data": bare}},
             ],
+            ["a ", one, "b", other],
         ]  # fmt: skip
         for content in contents:
             stream = model.chat_stream(

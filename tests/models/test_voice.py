@@ -18,7 +18,7 @@ from models import voice_file, weights
 
 import aggml
 from aggml import InvalidArgument, InvalidState, Unsupported
-from aggml.models import ModelError, VoiceModel, read_wav
+from aggml.models import MemoryShortage, ModelError, VoiceModel, fit, read_wav
 from aggml.models.speech.spans import SpanFinder, SpanRules
 from aggml.models.speech.voice import SHAPES
 from aggml.models.speech.waves import Resampler, resample
@@ -216,6 +216,25 @@ async def test_wrong_arguments_are_refused_at_the_call(
     with pytest.raises(InvalidArgument) as caught:
         vad.listen(**{"chunks": [], **options})
     assert message in str(caught.value)
+
+
+async def test_what_it_takes_is_said_before(tmp_path: Path) -> None:
+    path = voice_file.write(tmp_path / "vad.safetensors")
+    said = await fit(path)
+    assert (said.architecture, said.slots, said.cache) == ("silero-vad", 1, None)
+    told: list[tuple[int, int]] = []
+    async with aggml.models.load(path, progress=lambda *x: told.append(x)) as vad:
+        await spans_of(vad, [voice_file.sound()])
+        assert 0 < vad.memory.total <= said.total
+    assert told
+    assert told[-1][0] == told[-1][1] > 0
+    for take in (fit, aggml.models.load):
+        with pytest.raises(MemoryShortage, match=r"^\[fit\] silero-vad needs .* memory= is 1,?000"):
+            await take(path, memory=1000)
+    with pytest.raises(InvalidArgument, match=r"^\[fit\] draft is given"):
+        await fit(path, draft="lookup")
+    with pytest.raises(InvalidArgument, match=r"^\[fit\] adapters"):
+        await fit(path, adapters=[("x", 1.0)])
 
 
 @pytest.mark.parametrize("chunk", [["x"], np.zeros((1, 2, 3)), np.array([np.nan]), None])

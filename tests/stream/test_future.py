@@ -171,6 +171,37 @@ def test_wait_tells_when_time_ran_out(be: aggml.Backend) -> None:
     assert np.array_equal(future.result(), 2 * ramp())  # the timeout cancelled nothing
 
 
+@pytest.mark.parametrize("timeout", ["1", b"1", [1], object(), 1j, np.ones(2)])
+def test_a_timeout_that_is_no_number_is_refused(be: aggml.Backend, timeout: Any) -> None:
+    with be.stream.hold():
+        future = sum_on(be).run(be, ramp(), ramp())
+        for wait in (future.wait, future.get):
+            with pytest.raises(aggml.InvalidHandle, match=r"^\[Future\] timeout=.* is no number"):
+                wait(timeout)
+    assert future.wait(60)
+    with pytest.raises(aggml.InvalidHandle):
+        future.get(timeout)
+
+
+def test_a_timeout_that_is_nan_is_refused(be: aggml.Backend) -> None:
+    with be.stream.hold():
+        future = sum_on(be).run(be, ramp(), ramp())
+        for wait in (future.wait, future.get):
+            with pytest.raises(aggml.InvalidArgument, match="timeout=nan"):
+                wait(float("nan"))
+
+
+@pytest.mark.parametrize("timeout", [1e300, float("inf"), 10**400, np.float32(60), np.int64(60)])
+def test_a_long_timeout_waits_until_done(be: aggml.Backend, timeout: Any) -> None:
+    tensor = holding(be, ramp())
+    be.stream.native.hold()
+    future = be.get(tensor)
+    releaser = threading.Thread(target=be.stream.native.release)
+    releaser.start()
+    assert np.array_equal(future.get(timeout), ramp())
+    releaser.join()
+
+
 def test_wait_lets_other_threads_run(be: aggml.Backend) -> None:
     tensor = holding(be, ramp())
     be.stream.native.hold()

@@ -283,7 +283,7 @@ class ChatStream:
             passed = time.monotonic() - self._began
             options["deadline"] = max(0.0, options["deadline"] - passed)
         tokens = model.generate(
-            seen if seen.pictures else seen.ids, max_tokens=most, **options,
+            seen, max_tokens=most, **options,
             _continue=list(self._before), _place=self._place,
         )  # fmt: skip
         tokens.prepare(seen.ids)  # raises if the prompt is too long

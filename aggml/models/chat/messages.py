@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 from aggml import InvalidArgument
 from aggml.models.arguments import is_text, json_value, one_text, show
@@ -53,20 +53,37 @@ class Usage:
     reasoning_tokens: int = 0
 
 
-class ToolCall(NamedTuple):
-    """A call of a function, as the model wants it.
+class _CallFields(NamedTuple):
+    """What the tuple of a call has."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolCall(_CallFields):
+    """A call of a function, as the model wants it: a tuple ``(id, name, arguments)``.
 
     Attributes:
         id: "call_" and 24 characters; the message with the result names it as ``tool_call_id``.
         name: of the function.
         arguments: by name.
-        text: the arguments as the model wrote them, in JSON.
+        text: the arguments as the model wrote them, in JSON; it is no part of the tuple.
     """
 
-    id: str
-    name: str
-    arguments: dict[str, Any]
     text: str
+
+    def __new__(
+        cls,
+        id: str,  # noqa: A002 the field's name
+        name: str,
+        arguments: dict[str, Any],
+        text: str | None = None,
+    ) -> Self:
+        """A call; without ``text``, that is what `json.dumps` makes of the arguments."""
+        made = super().__new__(cls, id, name, arguments)
+        made.text = json.dumps(arguments, ensure_ascii=False) if text is None else text
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +319,9 @@ def _read_content(
     texts = []
     for i, part in enumerate(content):
         at = f"{name}[{i}]"
+        if isinstance(part, str):
+            texts.append(one_text(place, at, part))
+            continue
         kind = part.get("type") if isinstance(part, Mapping) else None
         if pictures is not None and (is_picture(part) or is_text(kind, "image_url", "image")):
             # Nobody who writes a message can guess a mark.
@@ -314,7 +334,8 @@ def _read_content(
             continue
         if not isinstance(part, Mapping):
             raise InvalidArgument(
-                f"[{place}] {at} is {show(part)}, expected a part {{'type': 'text', 'text': text}}"
+                f"[{place}] {at} is {show(part)}, expected a text or a part "
+                "{'type': 'text', 'text': text}"
             )
         if not is_text(kind, "text"):
             raise InvalidArgument(

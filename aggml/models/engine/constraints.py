@@ -618,7 +618,9 @@ def _source(module: Any, grammar: Grammar) -> str:  # noqa: ANN401 a module
         return str(matcher.grammar_from_regex(ascii_classes(grammar.text)))
     if grammar.kind == "choices":
         texts = sorted(set(json.loads(grammar.text)))
-        return str(matcher.grammar_from_lark("start: " + " | ".join(map(_quote, texts))))
+        # As one terminal, which is an automaton; llguidance follows at most 2,000 rules at a time.
+        lark = "start: CHOICE\nCHOICE: " + " | ".join(map(_quote, texts))
+        return str(matcher.grammar_from_lark(lark))
     text = grammar.text if grammar.kind == "lark" else lark_of(grammar.text)
     return str(matcher.grammar_from_lark(text))
 

@@ -18,8 +18,8 @@ from aggml import InvalidArgument
 from aggml.models.arguments import json_text, one_text, show, text_list
 
 __all__ = [
-    "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "close_objects",
-    "grammar_of", "inline_json", "json_pattern", "plain_schema", "schema_text",
+    "CHOICES", "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes",
+    "close_objects", "grammar_of", "inline_json", "json_pattern", "plain_schema", "schema_text",
 ]  # fmt: skip
 
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]

@@ -7,7 +7,6 @@ answer (requests.py), bytes of a token (../tokenizers).
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class AnswerText:
         self._keeps_stop = keeps_stop
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._root = self._at = _stop_tree(stops)
+        self._root = self._at = _Beginning([*dict.fromkeys(stops)])
         self._min_tokens = min_tokens
         self._held = ""
         self.stop: str | None = None
@@ -94,13 +93,11 @@ class AnswerText:
     def _read(self, new: str) -> str:
         """Add characters; returns those that are now certain."""
         text = self._held + new
-        at, root = self._at, self._root
+        at = self._at
         counts = len(self.begins) > self._min_tokens
-        if root.next:
+        if self._root.stops:
             for i, character in enumerate(new, len(self._held) + 1):
-                while character not in at.next and at is not root:
-                    at = at.shorter
-                at = at.next.get(character, root)
+                at = at.after(character)
                 if counts and at.stop:
                     self.stop = at.stop
                     self._held = ""
@@ -117,38 +114,52 @@ class AnswerText:
 class _Beginning:
     """The beginning of one or more stop texts: a node in the tree of all of them.
 
+    Nodes are made when a text reaches them, because the tree of 64 long stop texts has 60,000.
+
+    Args:
+        stops: the stop texts that have this beginning.
+        length: its characters.
+        shorter: the longest beginning that is an end of this one (Aho and Corasick 1975); None:
+            this is the root, which has no characters.
+
     Attributes:
+        stops: the stop texts that have this beginning, and a character more.
         length: characters of this beginning.
-        next: the beginnings that are longer by one character.
-        shorter: the longest beginning that is an end of this one. (Aho and Corasick 1975.)
         stop: the longest stop text that is an end of this beginning; empty: none is.
     """
 
-    __slots__ = ("length", "next", "shorter", "stop")
+    __slots__ = ("_next", "_shorter", "length", "stop", "stops")
 
-    def __init__(self, length: int) -> None:
+    def __init__(
+        self, stops: list[str], length: int = 0, shorter: _Beginning | None = None
+    ) -> None:
         self.length = length
-        self.next: dict[str, _Beginning] = {}
-        self.shorter = self
-        self.stop = ""
+        self.stops = [x for x in stops if len(x) > length]
+        self.stop: str = next((x for x in stops if len(x) == length), "")
+        self._next: dict[str, _Beginning | None] = {}
+        self._shorter = shorter
+        if shorter is not None and not self.stop:
+            self.stop = shorter.stop
 
+    def after(self, character: str) -> _Beginning:
+        """The longest beginning at the end of this one and a character more."""
+        at = self
+        while True:
+            try:
+                found = at._next[character]
+            except KeyError:
+                found = at._next[character] = at._make(character)
+            if found is not None:
+                return found
+            if at._shorter is None:
+                return at
+            at = at._shorter
 
-def _stop_tree(stops: Iterable[str]) -> _Beginning:
-    root = _Beginning(0)
-    for stop in stops:
-        at = root
-        for character in stop:
-            at = at.next.setdefault(character, _Beginning(at.length + 1))
-        at.stop = stop
-    waiting = deque([root])
-    while waiting:  # shorter beginnings first
-        at = waiting.popleft()
-        for character, longer in at.next.items():
-            shorter = at.shorter
-            while character not in shorter.next and shorter is not root:
-                shorter = shorter.shorter
-            found = shorter.next.get(character, root)
-            longer.shorter = root if found is longer else found
-            longer.stop = longer.stop or longer.shorter.stop
-            waiting.append(longer)
-    return root
+    def _make(self, character: str) -> _Beginning | None:
+        """The beginning that is longer by a character; None: no stop text has it."""
+        n = self.length
+        stops = [x for x in self.stops if x[n] == character]
+        if not stops:
+            return None
+        shorter = self if self._shorter is None else self._shorter.after(character)
+        return _Beginning(stops, n + 1, shorter)

@@ -23,7 +23,7 @@ from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, site_of, unplace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
 
 __all__ = [
+    "VOICE",
     "WINDOW",
     "VoiceDetector",
     "VoiceState",
     "is_voice_file",
     "load_voice",
+    "plan_voice",
     "read_voice_file",
 ]
 
+VOICE: Final = "silero-vad"  # the architecture
 WINDOW: Final = 512  # samples
 BEFORE: Final = 64  # samples of the window before
 HOP: Final = 128  # samples from a frame to the next
@@ -170,15 +173,13 @@ class VoiceDetector:
     async def prepare(self) -> None:
         """Bring the weights to the backend, and compile the graphs."""
         host = self._site.host
-        for name, x in self._matrices.items():
-            ne = (x.shape[1], x.shape[0]) if x.ndim == 2 else (len(x),)
-            self._weights[name] = aggml.new_tensor(DType.F32, ne=ne, name=name)
+        self._weights = _tensors_of(self._matrices)
         host.alloc([*self._weights.values()]).usage = aggml.BufferUsage.WEIGHTS
         for name, x in self._matrices.items():
             await host.set(self._weights[name], np.ascontiguousarray(x))
         self._matrices = {}
         for n in (1, SEVERAL):
-            program = self._programs[n] = self._program(n)
+            program = self._programs[n] = _program_of(self._weights, n)
             await self._site.prepare(program.graph)
 
     async def hear(self, state: VoiceState, samples: F32) -> F32:
@@ -208,34 +209,54 @@ class VoiceDetector:
         state.before = samples[-BEFORE:]
         return [float(x.reshape(-1)[0]) for x in found]
 
-    def _program(self, n: int) -> _Program:
-        weights = self._weights
 
-        def layer(name: str, x: Tensor) -> Tensor:
-            return ops.relu(ops.add(ops.mul_mat(weights[name], x), weights[f"{name}.bias"]))
+def _tensors_of(matrices: Mapping[str, F32]) -> dict[str, Tensor]:
+    """A tensor for each matrix, which is not placed."""
+    found = {}
+    for name, x in matrices.items():
+        ne = (x.shape[1], x.shape[0]) if x.ndim == 2 else (len(x),)
+        found[name] = aggml.new_tensor(DType.F32, ne=ne, name=name)
+    return found
 
-        frames = aggml.new_tensor(DType.F32, ne=(256, 4 * n), name="frames").set_input()
-        hidden = aggml.new_tensor(DType.F32, ne=(WIDTH,), name="hidden").set_input()
-        cell = aggml.new_tensor(DType.F32, ne=(WIDTH,), name="cell").set_input()
-        waves = ops.mul_mat(weights["stft"], frames)
-        real = ops.view_2d(waves, BINS, 4 * n, waves.nb[1], 0)
-        imaginary = ops.view_2d(waves, BINS, 4 * n, waves.nb[1], BINS * 4)
-        power = ops.add(ops.sqr(ops.cont(real)), ops.sqr(ops.cont(imaginary)))
-        x = ops.reshape_2d(ops.sqrt(power), 4 * BINS, n)
-        for i in range(1, 5):
-            x = layer(f"conv{i}", x)
-        gates = ops.add(ops.mul_mat(weights["input"], x), weights["lstm.bias"])
-        h, c, outputs = hidden, cell, list[aggml.Tensor]()
-        for i in range(n):
-            one = ops.view_1d(gates, 4 * WIDTH, i * gates.nb[1])
-            one = ops.add(one, ops.mul_mat(weights["state"], h))
-            enter, forget, new, leave = (ops.view_1d(one, WIDTH, k * SIZE) for k in range(4))
-            c = ops.add(ops.mul(ops.sigmoid(forget), c), ops.mul(ops.sigmoid(enter), ops.tanh(new)))
-            h = ops.mul(ops.sigmoid(leave), ops.tanh(c))
-            spoken = ops.add(ops.mul_mat(weights["final"], ops.relu(h)), weights["final.bias"])
-            outputs.append(ops.sigmoid(spoken).set_output())
-        outputs += [h.set_output(), c.set_output()]
-        return _Program(Graph(*outputs), frames, hidden, cell, tuple(outputs))
+
+def plan_voice(path: Path) -> tuple[dict[str, Tensor], list[Graph]]:
+    """The weights of a detector, not placed, and its graphs: what it will take.
+
+    Raises:
+        ModelError: a tensor is missing, or has another shape.
+    """
+    weights = _tensors_of(read_voice_file(path))
+    return weights, [_program_of(weights, n).graph for n in (1, SEVERAL)]
+
+
+def _program_of(weights: Mapping[str, Tensor], n: int) -> _Program:
+    """The graph of so many windows."""
+
+    def layer(name: str, x: Tensor) -> Tensor:
+        return ops.relu(ops.add(ops.mul_mat(weights[name], x), weights[f"{name}.bias"]))
+
+    frames = aggml.new_tensor(DType.F32, ne=(256, 4 * n), name="frames").set_input()
+    hidden = aggml.new_tensor(DType.F32, ne=(WIDTH,), name="hidden").set_input()
+    cell = aggml.new_tensor(DType.F32, ne=(WIDTH,), name="cell").set_input()
+    waves = ops.mul_mat(weights["stft"], frames)
+    real = ops.view_2d(waves, BINS, 4 * n, waves.nb[1], 0)
+    imaginary = ops.view_2d(waves, BINS, 4 * n, waves.nb[1], BINS * 4)
+    power = ops.add(ops.sqr(ops.cont(real)), ops.sqr(ops.cont(imaginary)))
+    x = ops.reshape_2d(ops.sqrt(power), 4 * BINS, n)
+    for i in range(1, 5):
+        x = layer(f"conv{i}", x)
+    gates = ops.add(ops.mul_mat(weights["input"], x), weights["lstm.bias"])
+    h, c, outputs = hidden, cell, list[aggml.Tensor]()
+    for i in range(n):
+        one = ops.view_1d(gates, 4 * WIDTH, i * gates.nb[1])
+        one = ops.add(one, ops.mul_mat(weights["state"], h))
+        enter, forget, new, leave = (ops.view_1d(one, WIDTH, k * SIZE) for k in range(4))
+        c = ops.add(ops.mul(ops.sigmoid(forget), c), ops.mul(ops.sigmoid(enter), ops.tanh(new)))
+        h = ops.mul(ops.sigmoid(leave), ops.tanh(c))
+        spoken = ops.add(ops.mul_mat(weights["final"], ops.relu(h)), weights["final.bias"])
+        outputs.append(ops.sigmoid(spoken).set_output())
+    outputs += [h.set_output(), c.set_output()]
+    return _Program(Graph(*outputs), frames, hidden, cell, tuple(outputs))
 
 
 def _frames(samples: F32, n: int) -> F32:
@@ -246,15 +267,28 @@ def _frames(samples: F32, n: int) -> F32:
     return np.ascontiguousarray(found).reshape(4 * n, 256)
 
 
-async def load_voice(backend: Backend | Scheduler, path: Path) -> VoiceDetector:
+async def load_voice(
+    backend: Backend | Scheduler,
+    path: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> VoiceDetector:
     """A detector on a backend, ready to hear.
+
+    Args:
+        backend: where to compute.
+        path: of the file.
+        progress: called with bytes loaded so far and bytes in all.
 
     Raises:
         ModelError: a tensor is missing, or has another shape.
     """
-    detector = VoiceDetector(backend, await to_thread.run_sync(read_voice_file, path))
+    matrices = await to_thread.run_sync(read_voice_file, path)
+    detector = VoiceDetector(backend, matrices)
     try:
         await detector.prepare()
+        if progress is not None:
+            total = sum(x.nbytes for x in matrices.values())
+            progress(total, total)
     except BaseException:
         detector.close()
         raise

@@ -68,7 +68,10 @@ def mixed_prompt(place: str, name: str, value: Any, vocabulary: int) -> PictureP
         isinstance(value, np.ndarray) and value.ndim == 3
     ):
         value = [value]
-    if not isinstance(value, (list, tuple)) or not any(is_picture(x) for x in value):
+    if not isinstance(value, (list, tuple)):
+        return None
+    kinds = {*map(type, value)}  # asking each of 100,000 token ids would hold up the loop for 50 ms
+    if kinds <= {int, str} or not any(is_picture(x) for x in value):
         return None
     parts: list[str | list[int] | GivenPicture] = []
     for i, x in enumerate(value):
