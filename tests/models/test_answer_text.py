@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -171,3 +172,19 @@ def test_a_stop_text_that_is_long_and_repeats_is_found_at_its_end() -> None:
     assert sum(len(answer.add(i)) for i in range(1000)) == 4000
     assert answer.add(1000) == ""
     assert answer.stopped
+
+
+@pytest.mark.parametrize("stops", [[], ["ab", "bab", "b"]])
+def test_an_answer_is_freed_without_the_collector(stops: list[str]) -> None:
+    def answer() -> str:
+        text = AnswerText(lambda token: bytes([token]), stops)
+        return text.add(ord("c")) + text.end()
+
+    answer()
+    gc.collect()
+    gc.disable()
+    try:
+        assert [answer() for _ in range(50)] == ["c"] * 50
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

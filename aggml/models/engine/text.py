@@ -7,6 +7,7 @@ answer (requests.py), bytes of a token (../tokenizers).
 from __future__ import annotations
 
 import codecs
+import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ class AnswerText:
         self._keeps_stop = keeps_stop
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._root = self._at = _stop_tree(stops)
+        self._root = self._at = _stop_tree(tuple(stops))
         self._min_tokens = min_tokens
         self._held = ""
         self.stop: str | None = None
@@ -133,7 +134,8 @@ class _Beginning:
         self.stop = ""
 
 
-def _stop_tree(stops: Iterable[str]) -> _Beginning:
+@functools.lru_cache(64)  # nodes refer to each other: each tree would be left to the collector
+def _stop_tree(stops: tuple[str, ...]) -> _Beginning:
     root = _Beginning(0)
     for stop in stops:
         at = root
