@@ -9,12 +9,14 @@ from __future__ import annotations
 import codecs
 import functools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["AnswerText"]
+
+SMALL: Final = 256  # characters of stop texts whose tree is kept
 
 
 class AnswerText:
@@ -51,7 +53,7 @@ class AnswerText:
         self._keeps_stop = keeps_stop
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._root = self._at = _stop_tree(tuple(stops))
+        self._root = self._at = _stop_tree(stops)
         self._min_tokens = min_tokens
         self._held = ""
         self.stop: str | None = None
@@ -134,8 +136,18 @@ class _Beginning:
         self.stop = ""
 
 
-@functools.lru_cache(64)  # nodes refer to each other: each tree would be left to the collector
-def _stop_tree(stops: tuple[str, ...]) -> _Beginning:
+def _stop_tree(stops: Iterable[str]) -> _Beginning:
+    """The tree of some stop texts.
+
+    Small trees are kept, because their nodes refer to each other: each one that is given up is left
+    to Python's collector.
+    """
+    those = (*stops,)
+    small = sum(map(len, those)) <= SMALL
+    return _kept_tree(those) if small else _build_tree(those)
+
+
+def _build_tree(stops: Sequence[str]) -> _Beginning:
     root = _Beginning(0)
     for stop in stops:
         at = root
@@ -154,3 +166,6 @@ def _stop_tree(stops: tuple[str, ...]) -> _Beginning:
             longer.stop = longer.stop or longer.shorter.stop
             waiting.append(longer)
     return root
+
+
+_kept_tree = functools.lru_cache(64)(_build_tree)
