@@ -2,10 +2,9 @@
 
 The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
 answer must be complete and equal to the answer that a lone client got. The program reports the
-server's memory after so many requests, and the lag of its loop. Memory grows until 96 graphs of
-steps are kept, some 0.2 MB each with this model, and until stored beginnings take what they may:
-with 12 graphs and none of these, 2,750 requests left Python's objects and malloc's bytes as they
-were. Its exit status is 1 if an answer was wrong or missing. Not here: speed (service.py).
+server's memory after each tenth of the requests, and the lag of its loop. Memory grows until 96
+graphs of steps are kept and stored beginnings take what they may; --warm has so many requests come
+before. Its exit status is 1 if an answer was wrong or missing. Not here: speed (service.py).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ HANG_UP: Final = 0.3
 TOO_LATE: Final = 0.1
 CLIENTS: Final = 48
 POOL: Final = 40  # different requests
-MEASURED: Final = (0.1, 0.25, 0.5, 0.75)  # parts of the requests after which memory is measured
+MEASURED: Final = 10  # memory is measured after each tenth of the requests
 LEAD: Final = 2e-3  # by which the best logit leads
 #: The line of the metrics that shows that no sequence holds memory.
 PAGES_FREE: Final = re.compile(r"^aggml_pages_used\{.*\} 0\.0$", re.MULTILINE)
@@ -80,15 +79,22 @@ class Soak:
         pool: requests to choose from.
         requests: how many.
         seed: decides which clients hang up, and when.
+        warm: how many requests come before these; memory is counted from then on.
     """
 
     def __init__(
-        self, server: Server, pool: list[dict[str, Any]], requests: int, seed: int
+        self,
+        server: Server,
+        pool: list[dict[str, Any]],
+        requests: int,
+        seed: int,
+        warm: int = 0,
     ) -> None:
         self._address = server.address
         self._server = server
         self._random = np.random.default_rng(seed)
-        self._left = requests
+        self._requests = requests
+        self._left = requests + warm
         self._pool = pool
         self._answers: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -104,9 +110,10 @@ class Soak:
             for request in self._pool:
                 answer = await http.post("/v1/completions", json=request)
                 self._answers.append(answer.json()["choices"][0]["text"])
-            total = self._left
-            self.memory = {0: self._server.memory()}
-            self._marks = {int(self._left * (1 - x)): int(self._left * x) for x in MEASURED}
+            total, warm = self._requests, self._left - self._requests
+            self.memory = {-warm: self._server.memory()}  # after so many requests that count
+            counted = {total * i // MEASURED for i in range(MEASURED)}
+            self._marks = {total - done: done for done in counted}
             async with anyio.create_task_group() as tasks:
                 for _ in range(CLIENTS):
                     tasks.start_soon(self._client, http)
@@ -122,7 +129,8 @@ class Soak:
     async def _client(self, http: Any) -> None:
         while self._left > 0:
             self._left -= 1
-            if done := self._marks.get(self._left):
+            done = self._marks.get(self._left)
+            if done is not None:
                 self.memory[done] = self._server.memory()
                 progress(f"soak: {done} requests, {self.memory[done] / 1e6:.0f} MB")
             draw, which = self._random.random(), int(self._random.integers(POOL))
@@ -187,6 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--requests", type=int, default=2000, metavar="N", help="how many requests (2000)"
     )
     parser.add_argument(
+        "--warm", type=int, default=0, metavar="N", help="requests before these (0; memory: 3000)"
+    )
+    parser.add_argument(
         "--threads", type=int, default=2, metavar="N", help="threads of the server (2)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="S")
@@ -208,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command += ["--deadline", str(PATIENCE)]  # for requests without one
             server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
             try:
-                soak = Soak(server, pool, given.requests, given.seed)
+                soak = Soak(server, pool, given.requests, given.seed, given.warm)
                 begin = time.perf_counter()
                 with ThreadPoolExecutor(1, initializer=_modest) as thread:
                     thread.submit(anyio.run, soak.run).result()

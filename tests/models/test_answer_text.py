@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -187,3 +188,19 @@ def test_stop_texts_take_memory_for_what_the_text_has_of_them() -> None:
         tracemalloc.stop()
     assert texts == ["", "A", "x" * 901]  # of x, too, one stop text is made
     assert most < 2 << 20
+
+
+@pytest.mark.parametrize("stops", [[], ["ab", "bab", "b"]])
+def test_an_answer_is_freed_without_the_collector(stops: list[str]) -> None:
+    def answer() -> str:
+        text = AnswerText(lambda token: bytes([token]), stops)
+        return text.add(ord("c")) + text.end()
+
+    answer()
+    gc.collect()
+    gc.disable()
+    try:
+        assert [answer() for _ in range(50)] == ["c"] * 50
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -21,6 +21,7 @@ from aggml.models import (
     Description,
     Hyperparameters,
     ModelError,
+    TextModel,
     known_architectures,
     register_architecture,
 )  # fmt: skip
@@ -51,6 +52,26 @@ async def test_more_generations_than_slots_wait_for_each_other(path: Path) -> No
         for i in range(len(prompts)):
             tasks.start_soon(run, i)
     assert [together[i] for i in range(len(prompts))] == alone
+
+
+@pytest.mark.parametrize("n", [1, 4, 8])
+async def test_tasks_that_generate_at_a_time_share_steps(path: Path, n: int) -> None:
+    """As many steps as one task has, but for the prompts, which come in chunks."""
+    prompts = [[1, 40 + i, 270, *range(60, 62 + i)] for i in range(n)]
+    async with await aggml.models.load(path, ctx=256, slots=8) as model:
+        alone = [[t.id async for t in model.generate(x, max_tokens=40)] for x in prompts]
+        assert isinstance(model, TextModel)
+        together: dict[int, list[int]] = {}
+
+        async def run(i: int) -> None:
+            together[i] = [t.id async for t in model.generate(prompts[i], max_tokens=40)]
+
+        steps = model.engine.counters.steps
+        async with anyio.create_task_group() as tasks:
+            for i in range(n):
+                tasks.start_soon(run, i)
+        assert model.engine.counters.steps - steps <= 40 + n
+    assert [together[i] for i in range(n)] == alone
 
 
 async def test_a_generation_that_is_left_frees_its_slot(path: Path) -> None:

@@ -7,12 +7,15 @@ answer (requests.py), bytes of a token (../tokenizers).
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = ["AnswerText"]
+
+SMALL: Final = 256  # characters of stop texts whose tree is kept
 
 
 class AnswerText:
@@ -49,7 +52,7 @@ class AnswerText:
         self._keeps_stop = keeps_stop
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._root = self._at = _Beginning([*dict.fromkeys(stops)])
+        self._root = self._at = _tree_of(tuple(dict.fromkeys(stops)))
         self._min_tokens = min_tokens
         self._held = ""
         self.stop: str | None = None
@@ -163,3 +166,19 @@ class _Beginning:
             return None
         shorter = self if self._shorter is None else self._shorter.after(character)
         return _Beginning(stops, n + 1, shorter)
+
+
+def _tree_of(stops: tuple[str, ...]) -> _Beginning:
+    """The root of the tree of some stop texts.
+
+    Small trees are kept, because their nodes refer to each other: each one that is given up is left
+    to Python's collector. Several threads may make nodes of one tree; if two make the same, either
+    will do.
+    """
+    small = sum(map(len, stops)) <= SMALL
+    return _kept_tree(stops) if small else _Beginning([*stops])
+
+
+@functools.lru_cache(64)
+def _kept_tree(stops: tuple[str, ...]) -> _Beginning:
+    return _Beginning([*stops])

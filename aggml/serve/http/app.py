@@ -66,11 +66,14 @@ class _Answering:
         async with AsyncExitStack() as stack:
             exchange = Exchange(self._service, request, stack)
             scope.setdefault("state", {})["exchange"] = exchange
-            response = await self._respond(exchange)
-            response.headers[ID] = exchange.id
-            if exchange.unknown:
-                response.headers[IGNORED] = self._service.ignored.note(exchange.unknown)
-            await response(scope, receive, send)
+            try:
+                response = await self._respond(exchange)
+                response.headers[ID] = exchange.id
+                if exchange.unknown:
+                    response.headers[IGNORED] = self._service.ignored.note(exchange.unknown)
+                await response(scope, receive, send)
+            finally:
+                exchange.end()
 
     async def _respond(self, exchange: Exchange) -> Response:
         endpoint, service = self._endpoint, self._service

@@ -67,6 +67,14 @@ class Exchange:
         self.key: str | None = None
         self.errors: Callable[[Failure], object] | None = None
 
+    def end(self) -> None:
+        """Forget the request; id, key, model and unknown fields stay.
+
+        The request refers to its scope, which has the exchange. If that were a cycle, each request
+        would keep its memory until Python's collector searches all objects.
+        """
+        del self.request, self.stack
+
     async def body(self) -> bytes:
         """The body as JSON in UTF-8."""
         o = self.service.options

@@ -19,10 +19,12 @@ from models.engine.running import all_of, alone, engine_of, running, text
 from models.engine.tiny import settle
 from models.layout import VOCABULARY
 
+import aggml
 from aggml.models.engine.engine import Engine
 from aggml.models.errors import EngineError
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.kv.prefixes import Prefixes
+from aggml.models.text_model import TextModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from aggml.devices.sim import SimDevice
     from aggml.models.kv.snapshots import Snapshot
-    from aggml.models.text_model import TextModel
 
 STATES = ("mamba2-groups", "rwkv7-two-heads", "qwen3next")
 
@@ -165,6 +166,29 @@ async def test_the_next_turn_of_a_model_with_states_computes_the_new_tokens_only
             found, cached = await answer(model, prompt, 4)
             assert cached == fed
             assert found == await alone(file, prompt, 4, cache="f32")
+
+
+@pytest.mark.parametrize("layout", STATES)
+async def test_ten_turns_of_conversations_compute_their_new_tokens_only(
+    tmp_path: Path, layout: str
+) -> None:
+    """What `load` gives by default: two conversations by turns, for which there is one slot."""
+    file = random_models.write(tmp_path / "model.gguf", layout)
+    random = np.random.default_rng(23)
+    prompts: list[list[int]] = [random.integers(3, VOCABULARY, n).tolist() for n in (30, 41)]
+    fed = [0, 0]
+    async with await aggml.models.load(file, ctx=512, slots=1, cache="f32") as model:
+        assert isinstance(model, TextModel)
+        for turn in range(10):
+            for i, prompt in enumerate(prompts):
+                computed = model.engine.counters.prompt_tokens
+                found, cached = await answer(model, prompt, 5 + turn)
+                assert cached == fed[i]
+                assert model.engine.counters.prompt_tokens - computed == len(prompt) - fed[i]
+                assert found == await alone(file, prompt, 5 + turn, cache="f32")
+                fed[i] = len(prompt) + len(found) - 1
+                more = random.integers(3, VOCABULARY, 9 + i).tolist()
+                prompts[i] = [*prompt, *found, *more]
 
 
 @pytest.mark.usefixtures("checked")
