@@ -15,6 +15,7 @@ from aggml.models.blocks.experts_or_net import ExpertsOrNet
 from aggml.models.blocks.feed_forward import FeedForward
 from aggml.models.blocks.gemma3n import AltUp, BesideLaurel, StreamCorrection, StreamPrediction
 from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
+from aggml.models.blocks.indexer import Indexer
 from aggml.models.blocks.kimi_delta import KimiDelta
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
@@ -40,6 +41,7 @@ __all__ = [
     "ExpertsOrNet",
     "FeedForward",
     "Halved",
+    "Indexer",
     "KimiDelta",
     "LatentAttention",
     "LayerEnd",
