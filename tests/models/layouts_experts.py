@@ -326,6 +326,14 @@ LAYOUTS: Final = {
         {**_ROUTED, "expert_shared_feed_forward_length": INNER},
         single={0: {**_DENSE, "exp_probs_b": None}},
     ),
+    "hy_v3-ahead": Layout(
+        "hy_v3", {**EXPERTS, **SHARED, **HEAD_NORMS, "exp_probs_b": (N_EXPERTS,)}, OUTPUT,
+        {**_ROUTED, "expert_shared_feed_forward_length": INNER, "nextn_predict_layers": 1},
+        single={
+            0: {**_DENSE, "exp_probs_b": None},
+            3: {**_AHEAD, "nextn.shared_head_norm.weight": (WIDTH,)},
+        },
+    ),
     "exaone-moe": Layout(
         "exaone-moe", {**_NETS, **HEAD_NORMS}, {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
         {**_ROUTED, "attention.sliding_window": WINDOW,

@@ -123,6 +123,17 @@ async def test_prompts_beside_each_other_have_the_tokens_that_each_has_alone(
             assert made[i] == await go_on(i)
 
 
+async def test_quantizing_leaves_the_indexer_as_it_is(tmp_path: Path) -> None:
+    """As llama.cpp does: a choice is not a matter of small errors."""
+    path = random_models.write(tmp_path / "model.gguf", "minimax-m3")
+    await aggml.models.convert(path, tmp_path / "small.gguf", "q8_0")
+    with aggml.GGUFFile.open(tmp_path / "small.gguf") as file:
+        types = {name: x.dtype for name, x in file.tensors.items()}
+    assert types["blk.1.attn_q.weight"] is DType.Q8_0
+    for part in ("q_proj", "k_proj", "q_norm", "k_norm"):
+        assert types[f"blk.1.indexer.{part}.weight"] is DType.F32
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("block_size", 48), ("block_size", 512), ("block_size", 64), ("head_count", 4),

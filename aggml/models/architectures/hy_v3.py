@@ -1,7 +1,4 @@
-"""hy_v3: Tencent's Hy3; experts weighed by sigmoids beside a shared net, norms of each head.
-
-Not here: the layers that predict further tokens, which are left out.
-"""
+"""hy_v3: Tencent's Hy3; experts weighed by sigmoids beside a shared net, norms of each head."""
 
 from __future__ import annotations
 
@@ -19,7 +16,14 @@ from aggml.models.checkpoints.keys import (
 )
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, layers_of, rope_of, routed_experts_of
+from aggml.models.reading import (
+    add_prediction_head,
+    attention_of,
+    description_of,
+    layers_of,
+    rope_of,
+    routed_experts_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -32,8 +36,8 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, shared = rope_of(hp, "neox"), FeedForward(suffix="_shexp")
     net = ExpertsOrNet(routed_experts_of(hp, "sigmoid", shared=shared), FeedForward())
-    mixers = (attention_of(hp, rope, i, norm="head") for i in range(layers_of(hp)))
-    return description_of(hp, [Layer(mixer, net) for mixer in mixers])
+    layers = [Layer(attention_of(hp, rope, i, norm="head"), net) for i in range(layers_of(hp))]
+    return add_prediction_head(hp, description_of(hp, layers), layers[-1])
 
 
 def _dense(config: Config) -> int:

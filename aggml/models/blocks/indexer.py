@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml import Tensor
-    from aggml.models.blocks.attention import Rope
+    from aggml.models.blocks.rope import Rope
     from aggml.models.blocks.scope import Scope
     from aggml.models.decoder.batch import Part
 
-__all__ = ["Indexer", "Seen"]
+__all__ = ["Indexer", "SeenKeys"]
 
 FORCED: Final = 1e30  # more than any product
 WORTH: Final = 4  # if there are so many times the blocks that a token sees, their rows are copied
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenKeys:
     """What the tokens of a part see of one head of keys.
 
     Attributes:
@@ -101,7 +101,7 @@ class Indexer:
 
     def choose(
         self, at: Scope, q: Tensor, keys: Tensor, part: Part, first: int, mask: Tensor
-    ) -> list[Seen] | None:
+    ) -> list[SeenKeys] | None:
         """What a part's tokens see, for each head of keys; None: what ``mask`` says.
 
         Args:
@@ -153,9 +153,9 @@ class Indexer:
             ops.view_4d(seen, rows, tokens, 1, sequences, step[2], step[3], step[3], i * step[1])
             for i in range(self.heads)
         )
-        return [Seen(ops.cast(part, DType.F16), None) for part in parts]
+        return [SeenKeys(ops.cast(part, DType.F16), None) for part in parts]
 
-    def _rows_of(self, ids: Tensor, hidden: Tensor) -> list[Seen]:
+    def _rows_of(self, ids: Tensor, hidden: Tensor) -> list[SeenKeys]:
         """The rows of the chosen blocks, which alone are read, of one token of each sequence.
 
         Args:
@@ -173,7 +173,7 @@ class Indexer:
         for i in range(self.heads):
             own = ops.cont(ops.view_2d(rows, n, sequences, rows.nb[2], i * rows.nb[1]))
             mask = ops.reshape_4d(ops.get_rows(line, own), n, 1, 1, sequences)
-            found.append(Seen(ops.cast(mask, DType.F16), own))
+            found.append(SeenKeys(ops.cast(mask, DType.F16), own))
         return found
 
     def _hide(
