@@ -46,7 +46,7 @@ def describe(hp: Hyperparameters) -> Description:
     mixers = (
         attention_of(
             hp, near_rope if near[i] else far_rope, i, window=window if near[i] else None,
-            joined=None, sinks=None, value_scale=scale,
+            joined=None, sinks=None if near[i] else False, value_scale=scale,
         )
         for i in range(layers)
     )  # fmt: skip

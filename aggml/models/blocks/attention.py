@@ -50,7 +50,7 @@ class Attention:
             "turned head alone", which is that without weights; the whole "width"; each "head of
             some files"; None: nothing.
         sinks: whether the softmax of each head has one more logit, without a value
-            (``attn_sinks``); None: in layers of which the file has it.
+            (``attn_sinks``); None: if the file has it.
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
@@ -150,7 +150,7 @@ class Attention:
             }
         if self.sinks is not False:
             found["attn_sinks.weight"] = TensorForm(
-                (self.heads,), optional=self.sinks is None, vector=True, uneven=self.sinks is None
+                (self.heads,), optional=self.sinks is None, vector=True
             )
         if self.gate is not None:
             matrix, rows = of.find(f"{self.gate}.weight"), self.heads * self.value_length
