@@ -307,6 +307,15 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "hy_v3": ("hy_v3", {
         "num_hidden_layers": 3, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32, "num_shared_experts": 2, "router_scaling_factor": 2.5}),
+    "cohere2moe": ("cohere2_moe", {
+        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "intermediate_size": 32, "prefix_dense_intermediate_size": 96, "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid", "sliding_window": 12,
+        "mlp_layer_types": ["dense", *["sparse"] * 3],
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"]}),
+    "cohere2moe-softmax": ("cohere2_moe", {
+        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "intermediate_size": 32, "sliding_window": 12, "rms_norm_eps": 1e-5}),
     "olmo": ("olmo", {"clip_qkv": 1.5}),
     "dbrx": ("dbrx", {
         "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512,

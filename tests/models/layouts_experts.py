@@ -334,6 +334,25 @@ LAYOUTS: Final = {
             3: {**_AHEAD, "nextn.shared_head_norm.weight": (WIDTH,)},
         },
     ),
+    "cohere2moe": Layout(
+        "cohere2moe", {**EXPERTS, **SHARED, "ffn_norm.weight": None}, {},
+        {
+            **{x: y for x, y in _ROUTED.items() if x != "expert_weights_scale"},
+            "attention.sliding_window": WINDOW, "logit_scale": 0.25,
+            "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": None,
+            "attention.sliding_window_pattern": [False, True, True, False],
+            "expert_shared_feed_forward_length": INNER,
+        },
+        single={0: {**{x: y for x, y in _DENSE.items() if x != "exp_probs_b.bias"}}},
+    ),
+    "cohere2moe-rms": Layout(
+        "cohere2moe", {**EXPERTS, "ffn_norm.weight": None}, OUTPUT,
+        {
+            **OF_EXPERTS, "expert_gating_func": 3, "attention.sliding_window": WINDOW,
+            "logit_scale": 0.25, "attention.sliding_window_pattern": [True, True, True, False],
+            "leading_dense_block_count": 0,
+        },
+    ),
     "exaone-moe": Layout(
         "exaone-moe", {**_NETS, **HEAD_NORMS}, {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
         {**_ROUTED, "attention.sliding_window": WINDOW,

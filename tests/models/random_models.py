@@ -372,7 +372,7 @@ def metadata_of(name: str) -> dict[str, Any]:
         "vocab_size": VOCABULARY,
     } | dict(layout.metadata)
     of = layout.architecture
-    named = {f"{of}.{key}": x for key, x in metadata.items()}
+    named = {f"{of}.{key}": x for key, x in metadata.items() if x is not None}
     return {"general.architecture": of} | named | dict(layout.bare)
 
 

@@ -76,7 +76,8 @@ CHECKPOINT: Final = Checkpoint(
     },
     prefixes=("transformer.",),
     harmless=dict.fromkeys(
-        ("masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi", "unk_token_id"),
+        ("masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi", "unk_token_id",
+         "max_position_embeddings"),
         "it changes no result",
     ) | {
         "slow_but_exact": "it adds up the same parts in another order",

@@ -93,7 +93,7 @@ CHECKPOINT: Final = Checkpoint(
     prefixes=("transformer.",),
     harmless=dict.fromkeys(
         ("learned_pos_emb", "no_bias", "init_device", "init_config", "verbose", "emb_pdrop",
-         "resid_pdrop", "embedding_fraction", "tokenizer_name"),
+         "resid_pdrop", "embedding_fraction", "tokenizer_name", "max_position_embeddings"),
         "it changes no result, or the tensors say the same",
     ),
     expects={"norm_type": ("low_precision_layernorm", "layernorm"), "logit_scale": ()},

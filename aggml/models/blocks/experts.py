@@ -55,6 +55,7 @@ class Experts:
         latent: experts work on fewer elements, to which ``ffn_latent_down`` maps a token and from
             which ``ffn_latent_up`` maps their sum, if the file has these.
         limit: as that of `FeedForward`.
+        averaged: whether the sum of the experts and of the shared net is halved.
     """
 
     count: int
@@ -72,6 +73,7 @@ class Experts:
     gated: bool = True
     latent: bool = False
     limit: float = 0.0
+    averaged: bool = False
 
     def needs(self) -> Iterable[str]:
         """The router and the experts' matrices."""
@@ -146,7 +148,8 @@ class Experts:
             gate_weight = at.weight("ffn_gate_inp_shexp.weight")
             gate_weight = ops.reshape_2d(gate_weight, gate_weight.ne[0], 1)
             beside = ops.mul(beside, ops.sigmoid(ops.mul_mat(gate_weight, x)))
-        return ops.add(total, beside)
+        whole = ops.add(total, beside)
+        return ops.scale(whole, 0.5) if self.averaged else whole
 
     def _inner(self, at: Scope, x: Tensor, ids: Tensor) -> Tensor:
         """What the chosen experts compute between their matrices: [inner, used, tokens]."""

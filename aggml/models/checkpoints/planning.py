@@ -39,7 +39,7 @@ TIED: Final = (
     "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "ernie4_5_moe", "smollm3",
     "starcoder2", "cohere2", "lfm2", "lfm2_moe", "mamba", "gemma4", "gemma4_text",
     "gemma3n", "gemma3n_text", "falcon", "RefinedWeb", "RefinedWebModel",
-    "gpt_bigcode", "granite_swa", "minicpm3", "openelm", "bloom", "mpt",
+    "gpt_bigcode", "granite_swa", "minicpm3", "openelm", "bloom", "mpt", "cohere2_moe",
 )  # fmt: skip
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
