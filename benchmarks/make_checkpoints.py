@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -267,6 +268,63 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "qwen2vl": ("qwen2_5_vl", _seeing()),
     "qwen3vl": ("qwen3_vl", _seeing(head_dim=16)),
     "qwen3vlmoe": ("qwen3_vl_moe", _seeing(head_dim=16, hidden_size=48, **EXPERTS)),
+    "minimax-m3": ("minimax_m3_vl", {
+        "text_config": {
+            **SMALL, "num_hidden_layers": 3, "head_dim": 16, "num_local_experts": 8,
+            "num_experts_per_tok": 2, "intermediate_size": 32, "dense_intermediate_size": 96,
+            "shared_intermediate_size": 32, "index_n_heads": 2, "index_head_dim": 16,
+            "index_block_size": 8, "index_topk_blocks": 2, "rotary_dim": 8,
+            "layer_types": ["full_attention", *["minimax_m3_sparse"] * 2],
+            "mlp_layer_types": ["dense", "sparse", "sparse"], "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+        "vision_config": {
+            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "image_size": 28},
+        "projector_hidden_size": 32, "tie_word_embeddings": False}),
+    "mimo2": ("mimo_v2_flash", {
+        "num_hidden_layers": 4, "head_dim": 16, "v_head_dim": 8, "n_routed_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "sliding_window": 12,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6,
+                               "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0,
+                                  "partial_rotary_factor": 0.5}}}),
+    "step35": ("step3p7", {
+        "text_config": {
+            **SMALL, "num_hidden_layers": 5, "head_dim": 16, "n_routed_experts": 8,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 32, "share_expert_dim": 48,
+            "sliding_window": 12, "num_sliding_attention_heads": 6,
+            "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+            "mlp_layer_types": ["dense", *["sparse"] * 4], "moe_router_scaling_factor": 2.5,
+            "swiglu_limits": [None, None, None, 0.5, 0.5],
+            "swiglu_limits_shared": [None, None, None, None, 0.5], "rope_parameters": {
+                "full_attention": {**_LLAMA3, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0,
+                                      "partial_rotary_factor": 1.0}}},
+        "vision_config": {"width": 32, "layers": 1, "heads": 2, "image_size": 28},
+        "tie_word_embeddings": False}),
+    "hy_v3": ("hy_v3", {
+        "num_hidden_layers": 3, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "num_shared_experts": 2, "router_scaling_factor": 2.5}),
+    "cohere2moe": ("cohere2_moe", {
+        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "intermediate_size": 32, "prefix_dense_intermediate_size": 96, "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid", "sliding_window": 12,
+        "mlp_layer_types": ["dense", *["sparse"] * 3],
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"]}),
+    "cohere2moe-softmax": ("cohere2_moe", {
+        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "intermediate_size": 32, "sliding_window": 12, "rms_norm_eps": 1e-5}),
+    "olmo": ("olmo", {"clip_qkv": 1.5}),
+    "dbrx": ("dbrx", {
+        "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 10000.0},
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 8,
+                       "moe_top_k": 2}}),
+    "bloom": ("bloom", {"n_layer": 2, "n_head": 4}),
+    "mpt": ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512,
+                    "attn_config": {"clip_qkv": 1.5}}),
     "arcee": ("arcee", {"rope_parameters": _LLAMA3}),
     "nemotron": ("nemotron", {"rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
@@ -338,7 +396,8 @@ def _class(kind: str, auto: str) -> str:
     """transformers' class for a type of model; models that see have another one."""
     if kind == "mistral4":  # the text of a model that sees, which no class of Auto makes alone
         return "Mistral4ForCausalLM"
-    return "AutoModelForImageTextToText" if "_vl" in kind else auto
+    seeing = "_vl" in kind or kind == "step3p7"
+    return "AutoModelForImageTextToText" if seeing else auto
 
 
 def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -355,8 +414,9 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
         told = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
         with numpy_file(Path(folder, "model.safetensors"), "np") as file:
             names = list(file.keys())
+            of_pictures = re.compile(r"visual\.|vision_|vit_|multi_modal|patch_merge")
             tensors = {name: list(file.get_slice(name).get_shape()) for name in names
-                       if "visual." not in name}  # fmt: skip
+                       if not of_pictures.search(name)}  # fmt: skip
     told.pop("transformers_version")
     return {"config": told, "tensors": tensors}
 

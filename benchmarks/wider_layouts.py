@@ -31,6 +31,7 @@ SIZES: Final = (
     "expert_shared_feed_forward_length", "rope.dimension_count", "rope.dimension_count_swa",
     "attention.kv_lora_rank", "attention.q_lora_rank", "ssm.inner_size", "kda.head_dim",
     "moe_latent_size", "rope.dimension_sections", "attention.sliding_window",
+    "attention.indexer.key_length",
 )  # fmt: skip
 
 
@@ -98,7 +99,8 @@ def write(path: Path, name: str, dtype: str) -> Path:
     width, rng = models.WIDTH, np.random.default_rng(0)
     shapes = {"token_embd.weight": (models.VOCABULARY, width), "output_norm.weight": (width,)}
     shapes |= layout.shapes()
-    if layout.architecture.startswith("lfm2"):  # its last norm has the name token_embd_norm
+    # lfm2's last norm has the name token_embd_norm, that of olmo has no weights
+    if layout.architecture == "olmo" or layout.architecture.startswith("lfm2"):
         del shapes["output_norm.weight"]
     with aggml.GGUFWriter(path) as writer:
         for key, value in (_metadata(name) | dict(models.NO_WORDS)).items():

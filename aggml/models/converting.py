@@ -57,7 +57,8 @@ SMALLER: Final = {
 NEED_IMATRIX: Final = (DType.IQ2_XXS, DType.IQ2_XS, DType.IQ1_S)
 #: Small tensors that stay as they are, as in llama.cpp, which adds or compares their values.
 KEPT: Final = re.compile(
-    r"norm|token_types|position_embd|ffn_gate_inp|rope_|attn_rel_b|ssm_conv1d|shortconv|time_mix|\.bias$"
+    r"norm|token_types|position_embd|ffn_gate_inp|rope_|attn_rel_b|ssm_conv1d|shortconv|time_mix"
+    r"|indexer|\.bias$"
 )
 ENDS: Final = ("output.", "token_embd.")
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, cast
 
 from aggml import InvalidArgument, Unsupported
-from aggml.models.forms import FormContext, TensorForm, demand, has_biased_norms, linear, norm
+from aggml.models.forms import (
+    PLAIN_NORM,
+    FormContext,
+    TensorForm,
+    demand,
+    has_biased_norms,
+    linear,
+    norm,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -125,7 +133,7 @@ class Layer:
         mixer: attention or a recurrence.
         feed_forward: a dense net or experts; a mixer if it uses other tokens; None: there is none.
         before_mixer, after_mixer, before_feed_forward, after_feed_forward: names of norms, such as
-            "attn_norm"; None: there is none.
+            "attn_norm", or `PLAIN_NORM`; None: there is none.
         residual_scale: the output of each block is multiplied by it before it is added.
         parallel: both blocks take the input of the layer, and both outputs are added to it. A
             feed-forward block without a norm of its own uses the mixer's.
@@ -192,7 +200,8 @@ class Layer:
         for end in (self.beginning, self.ending):
             if end is not None:
                 parts += end.needs()
-        return [*(self._tensor(norm) for norm in norms if norm is not None), *parts]
+        named = [norm for norm in norms if norm is not None and norm != PLAIN_NORM]
+        return [*(self._tensor(norm) for norm in named), *parts]
 
     def _tensor(self, norm: str) -> str:
         return norm if norm in self.bare else f"{norm}.weight"
@@ -242,7 +251,7 @@ class Description:
         first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
         ends: whether the output is logits; if not, it is the output of the last layer.
-        last_norm: the name in the file of the norm before the logits.
+        last_norm: the name in the file of the norm before the logits, or `PLAIN_NORM`.
         deepstack: so many first layers get something more of each position of a picture, which
             follows its embedding.
         pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
@@ -323,7 +332,7 @@ class Description:
             names += [f"per_layer_{part}.weight" for part in parts]
         if self.streams is not None:
             names += self.streams.needs()
-        if self.ends:
+        if self.ends and self.last_norm != PLAIN_NORM:
             names.append(f"{self.last_norm}.weight")
         for i, layer in enumerate(self.layers, self.first):
             names += [f"blk.{i}.{part}" for part in layer.needs()]
@@ -362,7 +371,8 @@ class Description:
                 demanded = self.embeds and rope.stretched
                 for name in (rope.factors, rope.long_factors):
                     if name is not None:
-                        found[name] = TensorForm((rope.dims // 2,), not demanded, vector=True)
+                        count = rope.factor_count or rope.dims // 2
+                        found[name] = TensorForm((count,), not demanded, vector=True)
         for i, layer in enumerate(self.layers, self.first):
             prefix = f"blk.{i}."
             of = layer.forms(FormContext(width, centred, tensors, prefix))

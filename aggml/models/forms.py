@@ -7,15 +7,26 @@ that. Here: the class, and the forms of linear maps and norms. Not here: the com
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml import Tensor
 
-__all__ = ["Extents", "FormContext", "TensorForm", "demand", "has_biased_norms", "linear", "norm"]
+__all__ = [
+    "PLAIN_NORM",
+    "Extents",
+    "FormContext",
+    "TensorForm",
+    "demand",
+    "has_biased_norms",
+    "linear",
+    "norm",
+]
 
+#: The name of norms that have no weights.
+PLAIN_NORM: Final = "norm without weights"
 #: Extents in ggml's order. A name stands for a number that only the file gives: all extents of a
 #: layer with the same name must be equal.
 Extents: TypeAlias = "tuple[int | str, ...]"
@@ -76,6 +87,8 @@ def norm(
     name: str, width: int, *, centred: bool, optional: bool = False, heads: int | None = None
 ) -> dict[str, TensorForm]:
     """The forms of a norm; with ``heads`` each head has a row of its own."""
+    if name == PLAIN_NORM:
+        return {}
     ne = (width,) if heads is None else (width, heads)
     found = {f"{name}.weight": TensorForm(ne, optional, vector=True)}
     if centred:

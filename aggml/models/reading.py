@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from aggml.models.blocks.attention import Attention, Rope
+from aggml.models.blocks.attention import Attention
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
 from aggml.models.blocks.mamba2 import Mamba2
+from aggml.models.blocks.rope import Rope
 from aggml.models.description import Description, Layer
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.errors import ModelError

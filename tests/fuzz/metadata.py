@@ -46,6 +46,7 @@ FREE = re.compile(
     r"|expert_used_count|expert_group|expert_gating|expert_weights|leading_dense|group_best"
     r"|use_parallel_residual|full_attention_interval|recurrent_layers|head_count|key_length"
     r"|value_length|ssm\.|wkv\.|token_shift|normalize|hidden_activation|causal"
+    r"|attention\.(indexer|clamp_kqv|max_alibi_bias)|swiglu_clamp"
     r"|tokenizer\.ggml\.(tokens|scores|token_type|merges|pre$|model|add_|normalizer|.*_token_id)"
     r"|general\.architecture|tokenizer\.chat_template"
 )

@@ -76,6 +76,42 @@ _STRETCHED: Final[dict[str, Any]] = {
     "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 16,
 }  # fmt: skip
+#: Of minimax-m3: a token sees two of the blocks of eight positions, its own and the best other one.
+_INDEXER: Final[Shapes] = {
+    "indexer.q_proj.weight": (KV_HEADS * HEAD, WIDTH),
+    "indexer.k_proj.weight": (HEAD, WIDTH),
+    "indexer.q_norm.weight": (HEAD,),
+    "indexer.k_norm.weight": (HEAD,),
+}
+#: Of mimo2: values shorter than keys.
+_SHORT_VALUES: Final[Shapes] = {
+    "attn_k.weight": (HEADS * HEAD, WIDTH),
+    "attn_v.weight": (HEADS * HEAD // 2, WIDTH),
+    "attn_output.weight": (WIDTH, HEADS * HEAD // 2),
+    "attn_sinks.weight": (HEADS,),
+}
+#: Its layers without a window have fewer heads of keys, and no sinks.
+_FAR: Final[Shapes] = {
+    "attn_k.weight": (KV_HEADS * HEAD, WIDTH),
+    "attn_v.weight": (KV_HEADS * HEAD // 2, WIDTH),
+    "attn_sinks.weight": None,
+}
+_OF_MIMO: Final[dict[str, Any]] = {
+    **OF_EXPERTS, "attention.head_count_kv": [KV_HEADS, HEADS, HEADS, KV_HEADS],
+    "attention.key_length": HEAD, "attention.value_length": HEAD // 2,
+    "attention.sliding_window": WINDOW, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
+    "attention.sliding_window_pattern": [False, True, True, False],
+    "rope.dimension_count": HEAD // 2,
+}  # fmt: skip
+
+
+def _joined_short(kv_heads: int) -> Shapes:
+    """One matrix for queries, keys and values that are half as long."""
+    rows = HEADS * HEAD + kv_heads * (HEAD + HEAD // 2)
+    parts = dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
+    return {**parts, "attn_qkv.weight": (rows, WIDTH)}
+
+
 #: Of laguna: layers with a window have more heads of queries.
 _SIX_HEADS: Final[Shapes] = {
     "attn_q.weight": (6 * HEAD, WIDTH),
@@ -240,6 +276,82 @@ LAYOUTS: Final = {
         "minimax-m2", {**EXPERTS, **_WIDE_NORMS, "exp_probs_b.bias": (N_EXPERTS,)}, OUTPUT,
         {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "expert_gating_func": 2,
          "rope.dimension_count": HEAD // 2},
+    ),
+    "minimax-m3": Layout(
+        "minimax-m3", {**_NETS, **HEAD_NORMS, **_INDEXER}, OUTPUT,
+        {
+            **_ROUTED, "rope.dimension_count": HEAD // 2, "attention.indexer.head_count": KV_HEADS,
+            "attention.indexer.key_length": HEAD, "attention.indexer.top_k": 2,
+            "attention.indexer.block_size": 8, "attention.indexer.local_blocks": 1,
+        },
+        layers=3, single={0: _DENSE | dict.fromkeys(_INDEXER)},
+    ),
+    "mimo2": Layout(
+        "mimo2", {**EXPERTS, **_SHORT_VALUES, "exp_probs_b.bias": (N_EXPERTS,)}, OUTPUT,
+        {**_OF_MIMO, "attention.value_scale": 0.707},
+        single={
+            0: {**{x: y for x, y in _DENSE.items() if "shexp" not in x}, **_FAR}, 3: _FAR,
+        },
+    ),
+    "mimo2-joined-qkv": Layout(  # a layer that predicts a further token is left out
+        "mimo2",
+        {**EXPERTS, **_SHORT_VALUES, "exp_probs_b.bias": (N_EXPERTS,), **_joined_short(HEADS)},
+        OUTPUT,
+        {**_OF_MIMO, "attention.head_count_kv": [KV_HEADS, HEADS, KV_HEADS, HEADS],
+         "attention.sliding_window_pattern": [False, True, False, True],
+         "nextn_predict_layers": 1},
+        single={
+            0: {**{x: y for x, y in _DENSE.items() if "shexp" not in x}, **_FAR,
+                **_joined_short(KV_HEADS)},
+            2: _FAR | _joined_short(KV_HEADS), 3: _AHEAD,
+        },
+    ),
+    "step35": Layout(
+        "step35", {**_NETS, **HEAD_NORMS, "attn_gate.weight": (HEADS, WIDTH)},
+        {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
+        {
+            **_ROUTED, "attention.sliding_window": WINDOW,
+            "attention.sliding_window_pattern": [False, True, True, True, False],
+            "attention.head_count": [4, 6, 6, 6, 4], "attention.key_length": HEAD,
+            "attention.value_length": HEAD, "rope.dimension_count": HEAD,
+            "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
+            "expert_shared_feed_forward_length": INNER,
+            "swiglu_clamp_exp": [0.0, 0.0, 0.0, 0.5, 0.5],
+            "swiglu_clamp_shexp": [0.0, 0.0, 0.0, 0.0, 0.5],
+        },
+        layers=5, single={0: _DENSE, **dict.fromkeys((1, 2, 3), _SIX_HEADS)},
+    ),
+    "hy_v3": Layout(
+        "hy_v3", {**EXPERTS, **SHARED, **HEAD_NORMS, "exp_probs_b": (N_EXPERTS,)}, OUTPUT,
+        {**_ROUTED, "expert_shared_feed_forward_length": INNER},
+        single={0: {**_DENSE, "exp_probs_b": None}},
+    ),
+    "hy_v3-ahead": Layout(
+        "hy_v3", {**EXPERTS, **SHARED, **HEAD_NORMS, "exp_probs_b": (N_EXPERTS,)}, OUTPUT,
+        {**_ROUTED, "expert_shared_feed_forward_length": INNER, "nextn_predict_layers": 1},
+        single={
+            0: {**_DENSE, "exp_probs_b": None},
+            3: {**_AHEAD, "nextn.shared_head_norm.weight": (WIDTH,)},
+        },
+    ),
+    "cohere2moe": Layout(
+        "cohere2moe", {**EXPERTS, **SHARED, "ffn_norm.weight": None}, {},
+        {
+            **{x: y for x, y in _ROUTED.items() if x != "expert_weights_scale"},
+            "attention.sliding_window": WINDOW, "logit_scale": 0.25,
+            "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": None,
+            "attention.sliding_window_pattern": [False, True, True, False],
+            "expert_shared_feed_forward_length": INNER,
+        },
+        single={0: {**{x: y for x, y in _DENSE.items() if x != "exp_probs_b.bias"}}},
+    ),
+    "cohere2moe-rms": Layout(
+        "cohere2moe", {**EXPERTS, "ffn_norm.weight": None}, OUTPUT,
+        {
+            **OF_EXPERTS, "expert_gating_func": 3, "attention.sliding_window": WINDOW,
+            "logit_scale": 0.25, "attention.sliding_window_pattern": [True, True, True, False],
+            "leading_dense_block_count": 0,
+        },
     ),
     "exaone-moe": Layout(
         "exaone-moe", {**_NETS, **HEAD_NORMS}, {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},

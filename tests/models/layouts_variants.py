@@ -87,6 +87,13 @@ def _granitehybrid(nets: Shapes, metadata: dict[str, Any]) -> Layout:
     return Layout("granitehybrid", {**of_scan, **nets}, metadata=more, single=single)
 
 
+#: Of openelm: layers with more heads and a larger net.
+_SIX_HEADS: Final[Shapes] = {
+    "attn_qkv.weight": (12 * HEAD, WIDTH),
+    "attn_output.weight": (WIDTH, 6 * HEAD),
+    **_net(128),
+}
+
 LAYOUTS: Final = {
     "gemma": Layout(
         "gemma",
@@ -137,6 +144,43 @@ LAYOUTS: Final = {
         },
         {**OUTPUT, **_LAST, "position_embd.weight": (512, WIDTH)},
         {**_EPS, "attention.head_count_kv": 1},
+    ),
+    "olmo": Layout(
+        "olmo", {"attn_norm.weight": None, "ffn_norm.weight": None}, OUTPUT,
+        {**_EPS, "attention.clamp_kqv": 1.5},
+    ),
+    "dbrx": Layout(
+        "dbrx",
+        {
+            **_JOINED, "attn_qkv.bias": None, **EXPERTS, "ffn_norm.weight": None,
+            "attn_output_norm.weight": (WIDTH,),
+        },
+        OUTPUT,
+        {**OF_EXPERTS, **_EPS, "attention.clamp_kqv": 1.5, "feed_forward_length": INNER_OF_EXPERT},
+    ),
+    "xverse": Layout("xverse", {}, OUTPUT, {"rope.dimension_count": HEAD}),
+    "orion": Layout("orion", _CENTRED, {**OUTPUT, **_LAST}, _EPS),
+    "bloom": Layout(
+        "bloom", {**_CENTRED, **_UNGATED, **_JOINED},
+        {**_LAST, "token_embd_norm.weight": (WIDTH,), "token_embd_norm.bias": (WIDTH,)}, _EPS,
+    ),
+    "mpt": Layout(
+        "mpt", {**_JOINED, "attn_qkv.bias": None, "ffn_gate.weight": None}, {},
+        {**_EPS, "attention.clamp_kqv": 1.5, "attention.max_alibi_bias": 8.0},
+    ),
+    "mpt-positions": Layout(
+        "mpt", {**_CENTRED, **_UNGATED, **_JOINED},
+        {**OUTPUT, **_LAST, "position_embd.weight": (512, WIDTH)}, _EPS,
+    ),
+    "openelm": Layout(  # two layers of another size
+        "openelm", {**_JOINED, "attn_qkv.bias": None, **HEAD_NORMS}, {},
+        {
+            "attention.head_count": [4, 4, 6, 6], "attention.head_count_kv": [2, 2, 3, 3],
+            "attention.key_length": HEAD, "attention.value_length": HEAD,
+            "rope.dimension_count": HEAD, "feed_forward_length": [INNER, INNER, 128, 128],
+            "attention.layer_norm_rms_epsilon": 1e-6,
+        },
+        single={2: _SIX_HEADS, 3: _SIX_HEADS},
     ),
     "jais2": Layout(
         "jais2", {**_CENTRED, **_UNGATED, **QKV_BIAS}, {**OUTPUT, **_LAST}, _EPS

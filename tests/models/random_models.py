@@ -340,7 +340,7 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
         if tensor.endswith("ssm_a"):  # negative, so that the state decays
             return (-0.2 - random.random(shape)).astype(np.float32)
         made = random.standard_normal(shape).astype(np.float32)
-        if tensor.endswith("bias") or "sinks" in tensor:
+        if tensor.endswith(("bias", "exp_probs_b")) or "sinks" in tensor:
             return made * np.float32(0.3)
         return made / np.float32(np.sqrt(shape[-1]))
 
@@ -348,7 +348,11 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
     shapes |= layout.shapes()
     made = {tensor: values(tensor, shape) for tensor, shape in shapes.items()}
     made["token_embd.weight"] *= 4
-    other = layout.architecture.startswith("lfm2")  # its last norm has the name token_embd_norm
+    # lfm2's last norm has the name token_embd_norm, that of olmo has no weights
+    other = layout.architecture.startswith(("lfm2", "olmo")) and layout.architecture not in (
+        "olmo2",
+        "olmoe",
+    )
     if other or (name in ENCODERS and layout.architecture not in WITH_LAST_NORM):
         del made["output_norm.weight"]
     return made
@@ -368,7 +372,7 @@ def metadata_of(name: str) -> dict[str, Any]:
         "vocab_size": VOCABULARY,
     } | dict(layout.metadata)
     of = layout.architecture
-    named = {f"{of}.{key}": x for key, x in metadata.items()}
+    named = {f"{of}.{key}": x for key, x in metadata.items() if x is not None}
     return {"general.architecture": of} | named | dict(layout.bare)
 
 

@@ -123,11 +123,32 @@ TEMPLATES: Final[dict[str, str]] = {
     # Phi-3.5-MoE: marks on lines of their own; without a question the text ends with EOS.
     "phimoe": """{% for m in messages %}{% if m.content and m.role in ('system', 'user', 'assistant') %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endif %}
 {%- endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}""",
-    # GLM-4 9B: a beginning before all messages; what a tool says is an observation.
-    "glm-4": """[gMASK]<sop>{%- for m in messages -%}
+    # GLM-4 9B: a beginning before all messages; a call is a message whose title is the function; what
+    # a tool says is an observation.
+    "glm-4": """[gMASK]<sop>{%- if tools -%}<|system|>{{ "\n# Functions" }}{%- for tool in tools -%}
+{{ "\n\n## " ~ tool.function.name ~ "\n\n" ~ (tool.function | tojson(indent=4)) }}{%- endfor -%}{%- endif -%}
+{%- for m in messages -%}
 {%- set who = {'tool': 'observation'}.get(m.role, m.role) -%}
-<|{{ who }}|>{{ "\n" ~ (m.content or '') }}{%- endfor -%}
+{%- if m.content or not m.tool_calls -%}<|{{ who }}|>{{ "\n" ~ (m.content or '') }}{%- endif -%}
+{%- for call in m.tool_calls or [] -%}<|assistant|>{{ call.function.name ~ "\n" ~ (call.function.arguments | tojson) }}{%- endfor -%}
+{%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}""",
+    # Step 3.5 and MiMo-V2: the marks of Qwen, functions and parameters as elements, thoughts.
+    "step35": """{%- set think = enable_thinking | default(true) -%}
+{%- if tools -%}<|im_start|>system{{ "\n<tools>" }}{%- for tool in tools -%}{{ "\n" ~ (tool | tojson) }}{%- endfor -%}
+{{ "\n</tools>\nCalls: <tool_call>\n<function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>" }}<|im_end|>{{ "\n" }}{%- endif -%}
+{%- for m in messages -%}<|im_start|>{{ 'tool_response' if m.role == 'tool' else m.role }}{{ "\n" }}
+{%- if m.role == 'assistant' -%}<think>{{ "\n" ~ (m.reasoning_content or '') ~ "\n" }}</think>{{ "\n" }}{%- endif -%}
+{{- m.content or '' -}}
+{%- for call in m.tool_calls or [] -%}{{ "\n" }}<tool_call>{{ "\n" }}<function={{ call.function.name }}>{{ "\n" }}
+{%- for key, value in call.function.arguments.items() -%}
+<parameter={{ key }}>{{ "\n" ~ (value if value is string else value | tojson) ~ "\n" }}</parameter>{{ "\n" }}
+{%- endfor -%}</function>{{ "\n" }}</tool_call>{%- endfor -%}<|im_end|>{{ "\n" }}{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant{{ "\n<think>\n" if think else "\n<think>\n\n</think>\n" }}{%- endif -%}""",
+    # Orion: questions and answers by name; a question ends with EOS, too.
+    "orion": """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}Human: {{ m.content }}
+
+Assistant: {{ eos_token }}{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}""",
     # Laguna: elements of XML; an answer begins within thoughts or behind their end.
     "laguna": """{%- set think = enable_thinking | default(false) -%}
 {%- if tools -%}<system>{{ "\n" }}{%- for tool in tools -%}{{ tool | tojson ~ "\n" }}{%- endfor -%}
@@ -162,7 +183,9 @@ FAMILIES: Final[dict[str, tuple[str | None, str | None, str]]] = {
     "mistral4": ("mistral_args", "mistral", "</s>"),
     "deepseek": (None, None, "</s>"),
     "phimoe": (None, None, "<|end|>\n</s>"),
-    "glm-4": (None, None, ""),
+    "glm-4": ("glm4", None, ""),
+    "step35": ("qwen_coder", "think", "<|im_end|>\n"),
+    "orion": (None, None, "</s>"),
     "laguna": ("glm", "think", "</assistant>\n"),
     "nemotron": ("nemotron", "think", "<|eot_id|>"),
 }

@@ -132,6 +132,26 @@ async def test_a_required_call_can_be_read_in_the_format_of_every_family(
         jsonschema.validate(answer.tool_calls[0].arguments, SMALL[0]["parameters"])
 
 
+async def test_calls_behind_the_mark_with_which_a_prompt_ends_are_read(file: Path) -> None:
+    """GLM-4 writes the function where the title of its message stands."""
+    template = (
+        "[gMASK]<sop>{{ tools }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}{# <|observation|> #}"
+    )
+    async with await load(file, template) as model:
+        assert model.tool_format == "glm4"
+        answer = await model.chat(
+            HELLO, tools=SMALL[:1], tool_choice="required", parallel_tool_calls=False,
+            temperature=1.0, seed=2, max_tokens=300, logit_bias={model.tokenizer.ids["}"]: 5.0},
+        )  # fmt: skip
+        assert [x.name for x in answer.tool_calls] == [SMALL[0]["name"]]
+        assert answer.content == ""
+        jsonschema.validate(answer.tool_calls[0].arguments, SMALL[0]["parameters"])
+        free = await model.chat(HELLO, tools=SMALL[:1], max_tokens=12)
+        plain = await model.chat(HELLO, max_tokens=12)
+        assert "<|assistant|>" not in free.content + plain.content
+
+
 async def test_an_answer_that_is_cut_within_a_call_says_length_and_has_no_call(
     model: TextModel,
 ) -> None:

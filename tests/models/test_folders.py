@@ -397,6 +397,43 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
         },
     ),
+    "xverse": (
+        {
+            **_SIZES, "model_type": "xverse", "architectures": ["XverseForCausalLM"],
+            "num_hidden_layers": 4, "hidden_act": "silu", "max_tokenizer_truncation": 256,
+            "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
+    "orion": (
+        {
+            **_SIZES, "model_type": "orion", "architectures": ["OrionForCausalLM"],
+            "num_hidden_layers": 4, "hidden_act": "silu", "pretraining_tp": 1,
+            "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
+    "openelm": (
+        {
+            "model_type": "openelm", "architectures": ["OpenELMForCausalLM"], "model_dim": 64,
+            "num_transformer_layers": 4, "head_dim": 16, "vocab_size": 320,
+            "num_query_heads": [4, 4, 6, 6], "num_kv_heads": [2, 2, 3, 3],
+            "ffn_multipliers": [1.5, 1.6, 2.0, 1.9], "ffn_dim_divisor": 32, "ffn_with_glu": True,
+            "max_context_length": 512, "rope_freq_constant": 10000, "rope_max_length": 1024,
+            "activation_fn_name": "swish", "normalization_layer_name": "rms_norm",
+            "normalize_qk_projections": True, "share_input_output_layers": True,
+            "num_gqa_groups": 2, "qkv_multipliers": [1.0, 1.5], "initializer_range": 0.02,
+        },
+        "transformer.layers.{i}.",
+        {
+            "token_embd": "transformer.token_embeddings", "output_norm": "transformer.norm",
+            "attn_norm": "attn_norm", "attn_qkv": "attn.qkv_proj", "attn_q_norm": "attn.q_norm",
+            "attn_k_norm": "attn.k_norm", "attn_output": "attn.out_proj", "ffn_norm": "ffn_norm",
+            "ffn_down": "ffn.proj_2",
+        },
+    ),
     "smallthinker": (
         {
             **_SIZES, "model_type": "smallthinker", "architectures": ["SmallThinkerForCausalLM"],
@@ -486,11 +523,22 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
-        neighbours = ("bailingmoe", "deci", "deepseek", "internlm2", "llama-embed", "minicpm")
+        neighbours = (
+            "bailingmoe", "deci", "deepseek", "internlm2", "llama-embed", "minicpm", "xverse",
+        )  # fmt: skip
         if case in neighbours and part in ("attn_q", "attn_k"):
             values = _on_halves(values, len(values) // layout.HEAD)
         if case == "bailingmoe" and part in ("attn_q", "attn_k", "attn_v"):
             parts[layer, part] = values
+            continue
+        if case == "openelm" and part in ("ffn_gate", "ffn_up"):  # the gate above the other
+            to = f"{prefix.format(i=layer)}ffn.proj_1.weight"
+            parts_of_net = found.get(to)
+            if parts_of_net is None:
+                found[to] = values
+            else:
+                both = [parts_of_net, values]
+                found[to] = np.concatenate(both if part == "ffn_up" else both[::-1])
             continue
         if case == "deci" and (part, layer) == ("attn_output", "3"):  # instead of attention
             found["model.layers.3.self_attn.linear_attn.weight"] = values

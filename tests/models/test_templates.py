@@ -82,10 +82,12 @@ def test_what_a_template_writes_of_an_answer_is_read_as_that_answer(name: str) -
     assert whole.startswith(prompt)
     assert whole.endswith(end)
     text = whole[len(prompt) :].removesuffix(end)
+    form = format_of(template.source)
+    lead = getattr(form, "leads", "")
     for pieces in ([text], text):
         reader = AnswerReader(
-            thoughts_of(template.source), format_of(template.source),
-            {x.name: x for x in offer.tools}, is_open=False, several=True,
+            thoughts_of(template.source), form, {x.name: x for x in offer.tools}, is_open=False,
+            several=True, lead=lead if lead and prompt.endswith(lead) else "",
         )  # fmt: skip
         deltas = [delta for piece in pieces for delta in reader.feed(piece)] + reader.end()
         assert "".join(x.content for x in deltas).strip() == answer["content"]

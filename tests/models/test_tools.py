@@ -114,7 +114,15 @@ def test_an_answer_that_is_cut_anywhere_raises_nothing_and_loses_nothing(name: s
         if not calls and "<|channel|>" not in one.text:  # what is no call is told as it is
             told = "".join((reasoning + content).split())
             given = "".join(one.text[:at].split())
-            for mark in ("<think>", "</think>", "[THINK]", "[/THINK]", ">>>all", ">>>"):
+            for mark in (
+                "<think>",
+                "</think>",
+                "[THINK]",
+                "[/THINK]",
+                ">>>all",
+                ">>>",
+                "<|assistant|>",
+            ):
                 given, told = given.replace(mark, ""), told.replace(mark, "")
             if one.thoughts in (None, "think"):
                 assert told == given
@@ -168,6 +176,7 @@ def several_calls(form: str) -> Transcript:
     before = "" if form == "xlam" else "Ich sehe nach 😀:"
     opened = {
         "functionary": f">>>all\n{before}",
+        "glm4": f"<|assistant|>\n{before}",
         "harmony": f"<|channel|>commentary<|message|>{before}<|end|><|start|>assistant",
     }.get(form, before)
     return Transcript(form, opened + WRITERS[form](calls), calls, before)

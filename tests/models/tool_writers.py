@@ -110,6 +110,7 @@ WRITERS: Final[dict[str, Callable[[Calls], str]]] = {
         + "</tool_call>"
         for n, a in cs
     ),
+    "glm4": lambda cs: "".join(f"<|assistant|>{n}\n{_json(a)}" for n, a in cs),
     "minimax": lambda cs: (
         "<minimax:tool_call>\n"
         + "\n".join(

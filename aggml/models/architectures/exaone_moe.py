@@ -63,7 +63,8 @@ def dense_layers(config: Config) -> int:
         ModelError: a layer behind one with experts has one net, too.
     """
     kinds = config.get("mlp_layer_types", default=())
-    experts = [x == "sparse" for x in kinds] or [*config.get("is_moe_layer", default=())]
+    told = config.get("is_moe_layer", "moe_layer_freq", default=())
+    experts = [x == "sparse" for x in kinds] or [x in (1, True) for x in told]
     dense = int(config.get("first_k_dense_replace", default=len(experts) - sum(experts)))
     if experts and experts != [i >= dense for i in range(len(experts))]:
         raise ModelError(

@@ -1,7 +1,8 @@
 """Attention: queries, keys and values of a step, written to and read from caches.
 
-Here: grouped queries, norms of queries and keys, rotary positions, sliding windows, sinks, soft
-caps. Not here: which rows of a cache are written and seen (../kv/rows.py).
+Here: grouped queries, norms of queries and keys, sliding windows, sinks, soft caps. Not here:
+rotary positions (rope.py), the choice of blocks of keys (indexer.py), which rows of a cache are
+written and seen (../kv/rows.py).
 """
 
 from __future__ import annotations
@@ -19,113 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml import Tensor
+    from aggml.models.blocks.indexer import Indexer, SeenKeys
+    from aggml.models.blocks.rope import Rope, Temperature
     from aggml.models.blocks.scope import Places, Scope
     from aggml.models.decoder.batch import Part
 
-__all__ = ["Attention", "Rope", "Temperature", "heads_of", "queries_of"]
+__all__ = ["Attention", "heads_of", "queries_of"]
 
 #: What is normalised in queries and keys: see `Attention.norm`.
 QueryNorm: TypeAlias = Literal[
     "head", "own head", "turned head", "turned head alone", "width", "head of some files"
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary positions (RoPE): the arguments of `aggml.ops.rope_ext`.
-
-    Attributes:
-        dims: how many elements of each head are rotated.
-        mode: "normal" rotates pairs of neighbours, "neox" pairs that are half of ``dims`` apart.
-        base: of the frequencies.
-        scale: positions are multiplied by it.
-        original_context: positions that the model was trained for before its context was extended.
-        extrapolation: YaRN's share of extrapolation; 0: none.
-        attention_factor: sines and cosines are multiplied by it.
-        beta_fast, beta_slow: YaRN's bounds.
-        factors: the name in the file of the tensor by whose elements frequencies are divided; None:
-            they are not divided.
-        long_factors: used instead if sequences may be longer than ``original_context``.
-        stretched: whether the file must have these factors.
-        sections: how many pairs turn with the time, row and column of a position of a picture; of
-            text all of these are the position. None: pictures are counted on as text is.
-        interleaved: whether these pairs take turns; else they follow each other.
-    """
-
-    dims: int
-    mode: Literal["normal", "neox"] = "normal"
-    base: float = 10000.0
-    scale: float = 1.0
-    original_context: int = 0
-    extrapolation: float = 0.0
-    attention_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    factors: str | None = "rope_freqs.weight"
-    long_factors: str | None = None
-    stretched: bool = False
-    sections: tuple[int, ...] | None = None
-    interleaved: bool = False
-
-    def build(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
-        """``x`` [head, heads, tokens], rotated by its tokens' positions.
-
-        The first ``offset`` elements of each head are not rotated.
-        """
-        long = self.long_factors is not None and at.ctx > self.original_context
-        factors = self.long_factors if long and self.long_factors else self.factors
-        if at.shape.placed and self.sections is not None:
-            return ops.rope_multi(
-                x, at.positions, None if factors is None else at.weights.get(factors), self.dims,
-                self.sections, "imrope" if self.interleaved else "mrope", self.original_context,
-                self.base, self.scale, self.extrapolation, self.attention_factor, self.beta_fast,
-                self.beta_slow,
-            )  # fmt: skip
-        turned = ops.rope_ext(
-            x,
-            at.positions,
-            None if factors is None else at.weights.get(factors),
-            self.dims,
-            mode=self.mode,
-            n_ctx_orig=self.original_context,
-            freq_base=self.base,
-            freq_scale=self.scale,
-            ext_factor=self.extrapolation,
-            attn_factor=self.attention_factor,
-            beta_fast=self.beta_fast,
-            beta_slow=self.beta_slow,
-        )
-        return ops.rope_set_offset(turned, offset) if offset else turned
-
-
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Makes attention sharper at late positions.
-
-    Queries are multiplied by 1 + share * log(1 + floor((position + offset) / length)).
-
-    Attributes:
-        share: of the logarithm.
-        length: positions after which the factor grows.
-        offset: added to positions.
-    """
-
-    share: float
-    length: int
-    offset: int = 0
-
-    def build(self, at: Scope, q: Tensor) -> Tensor:
-        """``q`` [head, heads, tokens], multiplied."""
-        name = f"temperature {self}"
-        factor = at.passed.get(name)
-        if factor is None:
-            # The half makes sure that no quotient of whole numbers is rounded down by mistake.
-            x = ops.cast(at.positions, DType.F32)
-            x = ops.scale_bias(x, 1 / self.length, (self.offset + 0.5) / self.length)
-            x = ops.log(ops.scale_bias(ops.floor(x), 1.0, 1.0))
-            x = ops.scale_bias(x, self.share, 1.0)
-            factor = at.passed[name] = ops.reshape_3d(x, 1, 1, x.ne[0])
-        return ops.mul(q, factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +49,8 @@ class Attention:
             weights of its own; each "turned head", which is a head after its rotary positions; each
             "turned head alone", which is that without weights; the whole "width"; each "head of
             some files"; None: nothing.
-        sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
+        sinks: whether the softmax of each head has one more logit, without a value
+            (``attn_sinks``); None: if the file has it.
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
@@ -158,6 +64,11 @@ class Attention:
             ``attn_v``, values are the keys before their norm and rotary positions.
         lends: whether later layers use the keys and values of this one.
         borrows: the number of the layer whose keys and values are used; None: its own.
+        indexer: chooses the blocks of keys that each token sees; None: it sees all.
+        value_scale: values are multiplied by it.
+        clamp: c bounds queries, keys and values at -c and c before all else; 0: nothing does.
+        slope: the largest bias of ALiBi, which lowers the logits of a head the more, the farther
+            away a key is; 0: none.
     """
 
     heads: int
@@ -170,7 +81,7 @@ class Attention:
     chunked: bool = False
     soft_cap: float = 0.0
     norm: QueryNorm | None = None
-    sinks: bool = False
+    sinks: bool | None = False
     joined: bool | None = False
     gated: bool = False
     gate: str | None = None
@@ -180,6 +91,10 @@ class Attention:
     value_norm: bool = False
     lends: bool = False
     borrows: int | None = None
+    indexer: Indexer | None = None
+    value_scale: float = 1.0
+    clamp: float = 0.0
+    slope: float = 0.0
 
     @property
     def room(self) -> Room:
@@ -198,6 +113,7 @@ class Attention:
             parts, norms = parts[:1], norms[:1]
         gates = [] if self.gate is None else [self.gate]
         names = [f"{part}.weight" for part in (*parts, *norms, *gates, "attn_output")]
+        names += [] if self.indexer is None else self.indexer.needs()
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
@@ -232,12 +148,16 @@ class Attention:
                 for x, y in found.items()
                 if x[:6] in unused
             }
-        if self.sinks:
-            found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
+        if self.sinks is not False:
+            found["attn_sinks.weight"] = TensorForm(
+                (self.heads,), optional=self.sinks is None, vector=True
+            )
         if self.gate is not None:
             matrix, rows = of.find(f"{self.gate}.weight"), self.heads * self.value_length
             of_heads = matrix is not None and matrix.ne[1] == self.heads
             found |= linear(self.gate, of.width, self.heads if of_heads else rows)
+        if self.indexer is not None:
+            found |= self.indexer.forms(of)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
@@ -249,14 +169,16 @@ class Attention:
         if not self.values_in_keys:
             width = self.value_length * self.kv_heads
             found["v"] = Cached(width, self.value_length, self.room)
-        return found
+        return found if self.indexer is None else found | dict(self.indexer.caches(self.room))
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
         if self.borrows is not None:
             return self._attend(at, self._own_queries(at, x), *self._borrow(at))
         q, k, v, gate = self._products(at, x)
-        y = self.attend(at, q, k, v)
+        index = None if self.indexer is None else self.indexer.build(at, x, self.rope)
+        y = self.attend(at, q, k, v, index)
+        y = y if self.value_scale == 1.0 else ops.scale(y, self.value_scale)
         return y if gate is None else self._apply_gate(y, gate)
 
     def _apply_gate(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -269,7 +191,14 @@ class Attention:
         heads = ops.mul(heads, ops.reshape_3d(gate, 1, self.heads, tokens))
         return ops.reshape_2d(heads, self.value_length * self.heads, tokens)
 
-    def attend(self, at: Scope, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+    def attend(
+        self,
+        at: Scope,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None,
+        index: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Write keys and values to the caches, and compute attention over the caches.
 
         Args:
@@ -277,6 +206,7 @@ class Attention:
             q: [key_length, heads, tokens].
             k: [key_length, kv_heads, tokens], contiguous.
             v: [value_length * kv_heads, tokens]; None if values lie in keys.
+            index: queries and keys of the indexer; None: there is none.
 
         Returns:
             [value_length * heads, tokens].
@@ -288,7 +218,9 @@ class Attention:
         values = keys if v is None else self._write_rows(at.caches["v"], v, places)
         if self.lends:
             at.passed[f"{at.prefix}keys"], at.passed[f"{at.prefix}values"] = keys, values
-        return self._attend(at, q, keys, values)
+        if index is not None:
+            index = index[0], self._write_rows(at.caches["index"], index[1], places)
+        return self._attend(at, q, keys, values, index)
 
     def _borrow(self, at: Scope) -> tuple[Tensor, Tensor]:
         """Borrow the keys and values of another layer, with the rows of this step."""
@@ -301,14 +233,30 @@ class Attention:
         q = at.norm("attn_q_norm", q) if self.norm == "head" else q
         return q if self.rope is None else self.rope.build(at, q)
 
-    def _attend(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _attend(
+        self,
+        at: Scope,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        index: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Attention of all tokens of the step over the caches: [value_length * heads, tokens]."""
         places = at.places[self.room]
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
             own = queries_of(q, part, first)
-            y = self._attend_part(at, own, keys, values, part, mask, seen)
+            mask = _distances(at, mask, f"{first}") if self.slope else mask
+            chosen = None
+            if index is not None and self.indexer is not None:
+                index_q, index_keys = index
+                read = heads_of(index_keys, self.indexer.length, 1, part, seen, places.length)
+                chosen = self.indexer.choose(at, index_q, read, part, first, mask)
+            if chosen is None:
+                y = self._attend_part(at, own, keys, values, part, mask, seen)
+            else:
+                y = self._attend_blocks(at, own, keys, values, part, chosen, seen)
             found = y if found is None else ops.concat(found, y, 1)
             first += part.sequences * part.tokens
         assert found is not None
@@ -327,15 +275,15 @@ class Attention:
         tokens = at.shape.tokens
         wide = self.heads * self.key_length, self.kv_heads * self.key_length
         if self.joined or (self.joined is None and at.find("attn_qkv.weight") is not None):
-            whole, rest = at.linear("attn_qkv", x), self.kv_heads * self.value_length
+            whole, rest = self._bound(at.linear("attn_qkv", x)), self.kv_heads * self.value_length
             q, k, v = (
                 ops.cont(ops.view_2d(whole, n, tokens, whole.nb[1], first * whole.nb[0]))
                 for n, first in ((wide[0], 0), (wide[1], wide[0]), (rest, sum(wide)))
             )
         else:
-            q, k = at.linear("attn_q", x), at.linear("attn_k", x)
+            q, k = self._bound(at.linear("attn_q", x)), self._bound(at.linear("attn_k", x))
             own = not self.value_norm or at.find("attn_v.weight") is not None
-            v = at.linear("attn_v", x) if own else k
+            v = self._bound(at.linear("attn_v", x)) if own else k
         if self.norm == "width":
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         q, gate = self._split(q) if self.gated else (q, None)
@@ -356,6 +304,10 @@ class Attention:
             v = ops.reshape_2d(v, self.value_length * self.kv_heads, tokens)
         gate = at.linear(self.gate, x) if self.gate is not None else gate
         return q if self.temperature is None else self.temperature.build(at, q), k, v, gate
+
+    def _bound(self, x: Tensor) -> Tensor:
+        """Queries, keys or values within the bounds of ``clamp``."""
+        return ops.clamp(x, -self.clamp, self.clamp) if self.clamp else x
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [head, heads, tokens] and gates [head * heads, tokens].
@@ -389,14 +341,46 @@ class Attention:
             heads_of(values, self.value_length, self.kv_heads, part, seen, places.length),
             mask,
             1 / math.sqrt(self.key_length) if self.scale is None else self.scale,
-            0.0,
+            self.slope,
             self.soft_cap,
         )
-        if part.shared and self.room.window is None:
+        if part.shared and self.room.window is None and not self.slope:
             ops.flash_attn_ext_set_shared(y, min(part.shared, seen), part.shared_from)
-        if self.sinks:
-            y = ops.flash_attn_ext_add_sinks(y, at.weight("attn_sinks.weight"))
+        sinks = at.find("attn_sinks.weight") if self.sinks is not False else None
+        if sinks is not None:
+            y = ops.flash_attn_ext_add_sinks(y, sinks)
         return ops.reshape_2d(y, self.value_length * self.heads, part.sequences * part.tokens)
+
+    def _attend_blocks(
+        self,
+        at: Scope,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        part: Part,
+        chosen: list[SeenKeys],
+        seen: int,
+    ) -> Tensor:
+        """As `_attend_part`, where heads of keys differ in what is seen of them."""
+        places, each = at.places[self.room], self.heads // self.kv_heads
+        scale = 1 / math.sqrt(self.key_length) if self.scale is None else self.scale
+        k = heads_of(keys, self.key_length, self.kv_heads, part, seen, places.length)
+        v = heads_of(values, self.value_length, self.kv_heads, part, seen, places.length)
+        found: Tensor | None = None
+        for i, what in enumerate(chosen):
+            own_q, own_k, own_v = (
+                ops.view_4d(
+                    x, x.ne[0], x.ne[1], n, x.ne[3], x.nb[1], x.nb[2], x.nb[3], i * n * x.nb[2]
+                )
+                for x, n in ((q, each), (k, 1), (v, 1))
+            )
+            if what.rows is not None:
+                own_k, own_v = (_some_rows(x, what.rows) for x in (own_k, own_v))
+            y = ops.flash_attn_ext(own_q, own_k, own_v, what.mask, scale, 0.0, self.soft_cap)
+            found = y if found is None else ops.concat(found, y, 1)
+        assert found is not None
+        tokens = part.sequences * part.tokens
+        return ops.reshape_2d(found, self.value_length * self.heads, tokens)
 
     @staticmethod
     def _write_rows(cache: Tensor, new: Tensor, places: Places) -> Tensor:
@@ -407,6 +391,30 @@ class Attention:
             last = ops.view_2d(new, new.ne[0], n, new.nb[1], (new.ne[1] - n) * new.nb[1])
             cache = ops.set_rows(cache, last, places.staged)
         return cache
+
+
+def _some_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of one head of a cache, [head, rows, 1, sequences], copied in another order."""
+    line = ops.view_3d(x, x.ne[0], x.ne[1], x.ne[3], x.nb[1], x.nb[3], 0)
+    found = ops.reshape_4d(ops.get_rows(line, rows), x.ne[0], rows.ne[0], 1, x.ne[3])
+    dtype = DType.F16 if x.dtype.is_quantized else x.dtype
+    return found if dtype is DType.F32 else ops.cast(found, dtype)
+
+
+def _distances(at: Scope, mask: Tensor, name: str) -> Tensor:
+    """A mask whose 0s are the negated numbers of positions between a token and a key.
+
+    All layers of a step share it. The last row that a token sees is its own.
+    """
+    found = at.passed.get(f"distances {name}")
+    if found is None:
+        rows, tokens, _, sequences = mask.ne
+        order = ops.reshape_2d(ops.cast(mask, DType.F32), rows, tokens * sequences)
+        order = ops.add(order, ops.arange(0.0, float(rows), 1.0))
+        own = ops.cast(ops.reshape_2d(ops.argmax(order), 1, tokens * sequences), DType.F32)
+        order = ops.cast(ops.sub(order, own), DType.F16)
+        found = at.passed[f"distances {name}"] = ops.reshape_4d(order, rows, tokens, 1, sequences)
+    return found
 
 
 def queries_of(q: Tensor, part: Part, first: int) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import ops
-from aggml.models.blocks.feed_forward import ALONE, SPLIT, FeedForward
+from aggml.models.blocks.feed_forward import ALONE, SPLIT, FeedForward, bounded_swiglu
 from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ __all__ = ["LEAST_SUM", "Experts"]
 
 #: Weights are divided by their sum, but by no less than this, the smallest normal number of f16.
 LEAST_SUM: Final = 6.103515625e-5
+#: Names of what is added to the shares of experts before they are compared.
+MERITS: Final = ("exp_probs_b.bias", "exp_probs_b")
 #: SparseMixer counts logits that are at most so much below the best one: twice 0.01.
 NEAR: Final = 0.02
 
@@ -52,6 +54,8 @@ class Experts:
             or in one, ``ffn_gate_up_exps``.
         latent: experts work on fewer elements, to which ``ffn_latent_down`` maps a token and from
             which ``ffn_latent_up`` maps their sum, if the file has these.
+        limit: as that of `FeedForward`.
+        averaged: whether the sum of the experts and of the shared net is halved.
     """
 
     count: int
@@ -68,6 +72,8 @@ class Experts:
     shared_gate: bool = False
     gated: bool = True
     latent: bool = False
+    limit: float = 0.0
+    averaged: bool = False
 
     def needs(self) -> Iterable[str]:
         """The router and the experts' matrices."""
@@ -81,7 +87,8 @@ class Experts:
         """The router, the experts' matrices and biases, the shared net."""
         width, n, inner = of.width, self.count, "inner of experts"
         found = linear("ffn_gate_inp", width, n)
-        found["exp_probs_b.bias"] = TensorForm((n,), optional=True, vector=True)
+        for name in MERITS:
+            found[name] = TensorForm((n,), optional=True, vector=True)
         entry: int | str = width  # elements of a vector that enters an expert
         if self.latent and of.find("ffn_latent_down.weight") is not None:
             entry = "latent of experts"
@@ -141,7 +148,8 @@ class Experts:
             gate_weight = at.weight("ffn_gate_inp_shexp.weight")
             gate_weight = ops.reshape_2d(gate_weight, gate_weight.ne[0], 1)
             beside = ops.mul(beside, ops.sigmoid(ops.mul_mat(gate_weight, x)))
-        return ops.add(total, beside)
+        whole = ops.add(total, beside)
+        return ops.scale(whole, 0.5) if self.averaged else whole
 
     def _inner(self, at: Scope, x: Tensor, ids: Tensor) -> Tensor:
         """What the chosen experts compute between their matrices: [inner, used, tokens]."""
@@ -161,6 +169,8 @@ class Experts:
         if self.activation == "swiglu_oai":
             return ops.swiglu_oai(gate, up)
         assert self.activation != "relu_sqr"
+        if self.limit:
+            return bounded_swiglu(gate, up, self.limit)
         return SPLIT[self.activation](gate, up)
 
     def _by_expert(self, at: Scope, name: str, x: Tensor, ids: Tensor) -> Tensor:
@@ -180,7 +190,8 @@ class Experts:
         else:
             share = ops.sigmoid(logits) if self.weights == "sigmoid" else logits
         # The bias takes part in the choice of experts, not in their weights (DeepSeek-V3).
-        bias = at.find("exp_probs_b.bias")
+        bias = at.find(MERITS[0])
+        bias = at.find(MERITS[1]) if bias is None else bias
         merit = logits if self.weigh_input else share
         merit = merit if bias is None else ops.add(merit, bias)
         if self.groups > 1:

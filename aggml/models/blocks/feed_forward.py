@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward", "Ungated"]
+__all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward", "Ungated", "bounded_swiglu"]
 
-Activation = Literal["silu", "gelu", "gelu_erf", "relu"]
+Activation = Literal["silu", "gelu", "gelu_erf", "relu", "swiglu_oai"]
 Ungated = Literal["silu", "gelu", "gelu_erf", "relu", "relu_sqr"]
 
 #: ``activation(gate) * up``: SPLIT takes two tensors, JOINED the two halves of each row of one.
@@ -29,12 +29,14 @@ SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
     "gelu": ops.geglu_split,
     "gelu_erf": ops.geglu_erf_split,
     "relu": ops.reglu_split,
+    "swiglu_oai": ops.swiglu_oai,
 }
 JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": ops.swiglu,
     "gelu": ops.geglu,
     "gelu_erf": ops.geglu_erf,
     "relu": ops.reglu,
+    "swiglu_oai": ops.swiglu_oai,
 }
 #: Activations without a gate.
 ALONE: Final[dict[Ungated, Callable[[Tensor], Tensor]]] = {
@@ -51,7 +53,8 @@ class FeedForward:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Attributes:
-        activation: of the gate; without a gate, of up(x). "relu_sqr" is for nets without a gate.
+        activation: of the gate; without a gate, of up(x). "relu_sqr" is for nets without a gate,
+            "swiglu_oai", which bounds its operands at 7, for nets with one.
         joined: ``ffn_up`` has the rows of the gate first, then its own.
         suffix: of the tensors' names: "_shexp" for a shared expert.
         gated: whether there is a gate.
@@ -59,14 +62,17 @@ class FeedForward:
             without a gate; None: it is not.
         cutoff: of each token's values of the gate, those less than so many standard deviations
             above their mean count as 0, and others by what they exceed that; None: all count.
+        limit: c bounds the activation of the gate at c, and up(x) at -c and c; 0: nothing does.
+            It is for "silu".
     """
 
-    activation: Ungated = "silu"
+    activation: Activation | Literal["relu_sqr"] = "silu"
     joined: bool = False
     suffix: str = ""
     gated: bool = True
     xielu: tuple[float, float, float, float] | None = None
     cutoff: float | None = None
+    limit: float = 0.0
 
     def needs(self) -> Iterable[str]:
         """The matrices."""
@@ -91,6 +97,8 @@ class FeedForward:
         if self.xielu is not None:
             inner = ops.xielu(up, *self.xielu)
         elif not self.gated:
+            if self.activation == "swiglu_oai":
+                raise Unsupported(f"[FeedForward] {self.activation} is for nets with a gate")
             inner = ALONE[self.activation](up)
         elif self.activation == "relu_sqr":
             raise Unsupported(f"[FeedForward] {self.activation} is for nets without a gate")
@@ -99,8 +107,17 @@ class FeedForward:
         else:
             gate = at.linear(f"ffn_gate{self.suffix}", x)
             gate = gate if self.cutoff is None else _cut(gate, self.cutoff)
-            inner = SPLIT[self.activation](gate, up)
+            if self.limit:
+                inner = bounded_swiglu(gate, up, self.limit)
+            else:
+                inner = SPLIT[self.activation](gate, up)
         return at.linear(f"ffn_down{self.suffix}", inner)
+
+
+def bounded_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """The silu of ``gate``, at most ``limit``, times ``up`` within -``limit`` and ``limit``."""
+    opened = ops.clamp(ops.silu(gate), float("-inf"), limit)
+    return ops.mul(opened, ops.clamp(up, -limit, limit))
 
 
 def _cut(x: Tensor, deviations: float) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml import Tensor
-    from aggml.models.blocks.attention import Rope, Temperature
+    from aggml.models.blocks.rope import Rope, Temperature
     from aggml.models.blocks.scope import Scope
     from aggml.models.kv.room import Cached
 

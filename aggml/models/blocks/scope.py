@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from aggml import ops
+from aggml.models.forms import PLAIN_NORM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,8 +71,11 @@ def norm_rows(
     """The rows of ``x`` normalised, times ``NAME.weight``.
 
     If ``centred``, their mean is subtracted before, and ``NAME.bias`` is added if there is one.
+    `PLAIN_NORM` has neither.
     """
     y = ops.norm(x, eps) if centred else ops.rms_norm(x, eps)
+    if name.endswith(PLAIN_NORM):
+        return y
     weight = weights.get(f"{name}.weight")
     y = ops.mul(y, weights[name] if weight is None else weight)  # some names have no ending
     bias = weights.get(f"{name}.bias") if centred else None

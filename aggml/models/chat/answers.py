@@ -261,13 +261,12 @@ class ChatStream:
         thoughts = model._thoughts
         is_open = thoughts is not None and thoughts.is_open(prompt.text)
         options = dict(self._options)
+        is_led = prompt.text.endswith(form.leads)
         if offer is not None or wanted.form is not None:
-            grammar, form = await self._grammar(offer, form, thoughts)
+            grammar, form = await self._grammar(offer, form, thoughts, is_led=is_led)
             if grammar is not None:
                 options["_grammar"] = grammar
-        lead = getattr(form, "leads", "") if offer is not None else ""
-        if lead and not prompt.text.endswith(lead):
-            lead = ""
+        lead = form.leads if offer is not None and is_led else ""
         self._reader = AnswerReader(
             thoughts, None if offer is None else form,
             {} if offer is None else {x.name: x for x in offer.callable},
@@ -333,9 +332,21 @@ class ChatStream:
         )  # fmt: skip
 
     async def _grammar(
-        self, offer: ToolOffer | None, form: ToolFormat, thoughts: Thoughts | None
+        self,
+        offer: ToolOffer | None,
+        form: ToolFormat,
+        thoughts: Thoughts | None,
+        *,
+        is_led: bool,
     ) -> tuple[Grammar | None, ToolFormat]:
-        """What restricts the answer, and how calls are written in it."""
+        """What restricts the answer, and how calls are written in it.
+
+        Args:
+            offer: the functions; None: there are none.
+            form: how the family writes calls.
+            thoughts: how the model shows that it thinks; None: it does not.
+            is_led: the prompt ends with the mark behind which the family's answers begin.
+        """
         wanted = self._wanted
         binds = offer is not None and offer.choice == "required"
         if offer is not None and binds:
@@ -356,7 +367,9 @@ class ChatStream:
         if offer is not None and (binds or wanted.form is not None):
             right = None
             if not harmony:
-                right = form.grammar(offer.callable, mark, several=offer.parallel)
+                right = None
+                if is_led:
+                    right = form.grammar(offer.callable, mark, several=offer.parallel)
                 if right is None:
                     form = GENERIC
                     right = form.grammar(offer.callable, mark, several=offer.parallel)

@@ -31,7 +31,7 @@ __all__ = ["Made", "Translation", "choose_architecture", "rows_of"]
 #: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
     r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d)"
-    r"|shortconv\.conv\.|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
+    r"|shortconv\.conv\.|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp|indexer\."
 )
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 #: Models whose output is the embeddings if config.json does not say, as transformers has it.
@@ -39,7 +39,7 @@ TIED: Final = (
     "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "ernie4_5_moe", "smollm3",
     "starcoder2", "cohere2", "lfm2", "lfm2_moe", "mamba", "gemma4", "gemma4_text",
     "gemma3n", "gemma3n_text", "falcon", "RefinedWeb", "RefinedWebModel",
-    "gpt_bigcode", "granite_swa", "minicpm3",
+    "gpt_bigcode", "granite_swa", "minicpm3", "openelm", "bloom", "mpt", "cohere2_moe",
 )  # fmt: skip
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
@@ -119,7 +119,11 @@ class Translation:
         named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
         found: dict[str, Made] = {}
         used: set[str] = set()
-        layers = int(self.config.need("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
+        layers = int(
+            self.config.need(
+                "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"
+            )
+        )
         layers = max(layers, int(self.config.get("num_decoder_layers", default=0)))
         if layers > MOST_LAYERS:
             raise ModelError(

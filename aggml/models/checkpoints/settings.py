@@ -157,7 +157,10 @@ _SIZES: Final = _words(
     "attention_chunk_size conv_L_cache global_head_dim mamba_d_ssm mamba_head_dim "
     "mamba_num_heads num_layers num_decoder_layers ssm_state_size block_multiple_of "
     "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval altup_num_inputs "
-    "vocab_size_per_layer_input num_kv_heads n_head_kv ffn_hidden_size num_ln_in_parallel_attn"
+    "model_dim num_transformer_layers max_context_length ffn_dim_divisor "
+    "max_seq_len seq_length n_embed swa_num_key_value_heads index_n_heads index_head_dim "
+    "index_block_size index_topk_blocks dense_intermediate_size "
+    "vocab_size_per_layer_input n_head_kv ffn_hidden_size num_ln_in_parallel_attn"
 )
 _COUNTS: Final = _words(
     "n_inner sliding_window local_attention num_experts num_local_experts "
@@ -165,13 +168,13 @@ _COUNTS: Final = _words(
     "shared_expert_intermediate_size shared_intermediate_size first_k_dense_replace q_lora_rank "
     "attn_layer_offset "
     "n_group topk_group decoder_ffn_dim encoder_ffn_dim type_vocab_size decoder_sparse_step "
-    "moe_layer_freq max_window_layers no_rope_layer_interval pad_token_id bos_token_id "
+    "max_window_layers no_rope_layer_interval pad_token_id bos_token_id "
     "hidden_size_per_layer_input intermediate_size_mlp block_ff_dim num_kv_shared_layers "
     "num_dense_layers moe_num_experts moe_num_shared_experts moe_layer_start_index "
     "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
     "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts "
     "num_experts_per_token num_expert_group "
-    "altup_active_idx"
+    "altup_active_idx index_local_blocks sliding_window_size"
 )
 #: Counts that may differ from layer to layer.
 _EACH_COUNTS: Final = _words("intermediate_size")
@@ -185,7 +188,8 @@ _NUMBERS: Final = _words(
     "attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier "
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
     "block_ffn_dim_multiplier route_scale router_jitter_noise moe_routed_scaling_factor "
-    "moe_router_logit_softcapping scale_emb scale_depth"
+    "moe_router_logit_softcapping scale_emb scale_depth clip_qkv expansion_ratio "
+    "attention_value_scale swa_rope_theta layernorm_epsilon"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -198,29 +202,29 @@ _FLAGS: Final = _words(
     "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
     "mla_use_nope moe_renormalize use_grouped_topk "
     "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias "
-    "moe_apply_router_weight_on_input"
+    "moe_apply_router_weight_on_input use_gemma_norm apply_residual_connection_post_layernorm"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
     "position_embedding_type topk_method scoring_func feed_forward_type attn_mode "
     "moe_router_activation_func "
-    "hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type score_func"
+    "qk_norm_type hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type score_func"
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
     "moe_layers time_step_limit mlp_layer_types lora_adaptations layer_rope_theta "
-    "num_attention_heads_per_layer"
+    "num_attention_heads_per_layer hybrid_layer_pattern ffn_multipliers num_query_heads"
 )
 _NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
 _OBJECTS: Final = _words(
     "rope_parameters rope_scaling text_config quantization_config id2label per_layer_config "
-    "vision_config linear_attn_config"
+    "vision_config linear_attn_config sparse_attention_config attn_config ffn_config"
 )
 #: What has several types, and is checked where it is read.
 OF_SEVERAL_TYPES: Final = _words(
     "moe_layer_end_index moe_topk num_shared_expert time_step_rank sliding_window_pattern "
     "_sliding_window_pattern use_bidirectional_attention activation_sparsity_pattern "
-    "mamba_dt_rank"
+    "mamba_dt_rank moe_layer_freq num_kv_heads"
 )
 
 _MOST: Final = (1 << 31) - 1

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml import Tensor
-    from aggml.models.blocks.attention import Rope
     from aggml.models.blocks.experts import Experts
+    from aggml.models.blocks.rope import Rope
 
 __all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling", "TermPooling"]
 

@@ -9,11 +9,11 @@ here: which prompts take part in a step (steps.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggml.models.kv.rows import EVERYTHING
+from aggml.models.kv.rows import EVERYTHING, LONG_STEP, SHORT_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from aggml.models.kv.room import Room
 
 __all__ = ["Chunk", "Piece", "mask", "place"]
-
-# Attention adds up keys 32 at a time, in blocks of 256. Each prompt begins at a multiple of 32. It
-# lies within one block, or begins with a block if it is longer. So its sums have the same terms in
-# the same order as those of a prompt that is alone.
-TOGETHER: Final = 32
-BLOCK: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +65,9 @@ def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None
     """
     at = 0
     for first, end in [*sorted(held), (rows, rows)]:
-        at = -(-at // TOGETHER) * TOGETHER
-        if at % BLOCK and at % BLOCK + length > BLOCK:
-            at = -(-at // BLOCK) * BLOCK
+        at = -(-at // SHORT_STEP) * SHORT_STEP
+        if at % LONG_STEP and at % LONG_STEP + length > LONG_STEP:
+            at = -(-at // LONG_STEP) * LONG_STEP
         if at + length <= first:
             return at
         at = max(at, end)

@@ -19,9 +19,23 @@ if TYPE_CHECKING:
     F16 = npt.NDArray[np.float16]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["EVERYTHING", "ROWS_STEP", "length_of", "mask_of", "ring_mask", "round_up"]
+__all__ = [
+    "EVERYTHING",
+    "LONG_STEP",
+    "ROWS_STEP",
+    "SHORT_STEP",
+    "length_of",
+    "mask_of",
+    "ring_mask",
+    "round_up",
+]
 
 EVERYTHING: Final = Room()
+# Attention adds up keys 32 at a time, in blocks of 256. Each of the prompts that lie beside each
+# other begins at a multiple of 32. It lies within one block, or begins with a block if it is
+# longer. So its sums have the same terms in the same order as those of a prompt that is alone.
+SHORT_STEP: Final = 32
+LONG_STEP: Final = 256
 ROWS_STEP: Final = 256  # caches and what attention reads are multiples of it: fewer graphs
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = (
     "qwen35-ahead", pytest.param("qwen35moe-ahead", marks=pytest.mark.slow), "glm4moe-normed",
+    "hy_v3-ahead",
 )  # fmt: skip
 
 
@@ -236,7 +237,7 @@ async def test_drafts_are_those_of_a_head_that_computes_all_of_the_sequence(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("layout", ["qwen35-ahead", "glm4moe-normed"])
+@pytest.mark.parametrize("layout", ["qwen35-ahead", "glm4moe-normed", "hy_v3-ahead"])
 async def test_answers_with_drafts_of_the_head_are_the_same(
     layout: str, folder: Path, always: None
 ) -> None:

@@ -12,6 +12,7 @@ from aggml.models.chat.tools.command import Command
 from aggml.models.chat.tools.format import ToolFormat
 from aggml.models.chat.tools.functionary import Functionary
 from aggml.models.chat.tools.gemma import FunctionGemma, Gemma4
+from aggml.models.chat.tools.glm4 import GLM4
 from aggml.models.chat.tools.granite import Granite
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
@@ -30,8 +31,8 @@ __all__ = ["FORMATS", "ToolFormat", "format_called", "format_of"]
 #: In the order in which their signs are looked for.
 FORMATS: Final[tuple[ToolFormat, ...]] = (
     Harmony(), MistralArgs(), Mistral(), Functionary(), Kimi(), LFM2(), Gemma4(), FunctionGemma(),
-    DeepSeekMarkup(), DeepSeek(), GLM(), MiniMax(), SeedOss(), QwenCoder(), Command(), Nemotron(),
-    Hunyuan(), Granite(), Phi4(), Llama4(), Llama(), Hermes(), Xlam(),
+    DeepSeekMarkup(), DeepSeek(), GLM(), GLM4(), MiniMax(), SeedOss(), QwenCoder(), Command(),
+    Nemotron(), Hunyuan(), Granite(), Phi4(), Llama4(), Llama(), Hermes(), Xlam(),
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class ToolFormat(ABC):
         begins: texts with which calls begin.
         marks: further names of control tokens that belong to calls.
         bare: calls may also begin the answer, without a mark, with one of these texts.
+        leads: the mark with which the prompt ends, so that an answer begins behind it.
     """
 
     name: ClassVar[str]
@@ -41,6 +42,7 @@ class ToolFormat(ABC):
     begins: ClassVar[tuple[str, ...]] = ()
     marks: ClassVar[tuple[str, ...]] = ()
     bare: ClassVar[tuple[str, ...]] = ()
+    leads: ClassVar[str] = ""
 
     @abstractmethod
     def read(self, text: str, tools: Mapping[str, Tool], *, final: bool) -> Section:
