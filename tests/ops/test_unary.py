@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ops.computing import run, same_for_any_threads
 
 import aggml
 from aggml import DType, Tensor, new_tensor, ops
+from aggml.devices.cpu import isas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,6 +125,24 @@ def test_each_f16_is_the_f32_result_rounded(name: str, backend: aggml.Backend) -
     nan = np.isnan(expected)
     assert np.array_equal(np.isnan(found), nan)
     assert np.array_equal(found.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
+
+
+@pytest.mark.parametrize("isa", [x for x in isas() if x != "scalar"])
+def test_gelu_of_negative_numbers_has_no_tiny_results(isa: str) -> None:
+    """Results below 2**-110 are 0.
+
+    On Intel's processors, a product with a subnormal number takes 150 cycles,
+    and such a number cannot be split into three bf16 terms.
+    """
+    device: Any = aggml.get_device("CPU")
+    x = np.linspace(-15, -4, 4000, dtype=np.float32).reshape(-1, 400)
+    a = new_tensor("f32", ne=(400, 10))
+    with device.backend(n_threads=1, isa=isa) as backend:
+        found = run(backend, ops.gelu_erf(a), {a: x}).reshape(-1)
+    expected = [0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.reshape(-1).tolist()]
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-33)
+    assert not np.any((found != 0) & (np.abs(found) < 2.0**-110))
+    assert np.count_nonzero(found) > 2900  # to -12
 
 
 @pytest.mark.parametrize("name", [*EXACT, *CLOSE])
