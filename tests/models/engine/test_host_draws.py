@@ -71,6 +71,10 @@ async def test_another_device_of_a_scheduler_draws(small: Path, wanted: list[lis
     assert await answers(small, poor, aggml.get_device("CPU")) == wanted
 
 
-async def test_drafts_are_verified_by_the_host(small: Path, wanted: list[list[int]]) -> None:
+@pytest.mark.parametrize("draft", ["lookup", "itself"])
+async def test_drafts_are_verified_by_the_host(
+    small: Path, wanted: list[list[int]], draft: str
+) -> None:
     poor = SimDevice("POOR", unsupported=MISSING)
-    assert await answers(small, poor, draft="lookup") == wanted
+    given = str(small) if draft == "itself" else draft
+    assert await answers(small, poor, draft=given) == wanted
