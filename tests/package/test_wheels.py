@@ -153,7 +153,9 @@ def test_the_lowest_version_of_a_package_is_the_highest_that_somebody_asks_for()
         "torch==2.1",
     ]
     asked.append("ray[data,serve]>=2.50; python_version < '3.15'")
-    assert tool("lowest").lowest(asked) == {"anyio": "4.12", "hypercorn": "0.17", "ray": "2.50"}
+    asked.append("openai[realtime]>=1.82,!=1.99.2")
+    expected = {"anyio": "4.12", "hypercorn": "0.17", "openai": "1.82", "ray": "2.50"}
+    assert tool("lowest").lowest(asked) == expected
 
 
 def test_all_portable_files_are_compiled_for_other_systems() -> None:
