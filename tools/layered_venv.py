@@ -2,7 +2,8 @@
 
 It serves to check another build of aggml (sanitizers, the wheel) without a second copy of the other
 packages. A path in a .pth file is added to sys.path, but .pth files in that path are not read. So
-the editable install of this environment is not seen.
+the editable install of this environment is not seen. If this one is layered itself, the packages
+below it are seen as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+PTH = "layered.pth"  # read in the order of names; those of editable installs have others
+
 
 def main(folder: str) -> None:
     """Make it in ``folder``, anew."""
@@ -20,7 +23,10 @@ def main(folder: str) -> None:
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     python = Path(folder, "bin", "python")
     done = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True)
-    Path(done.stdout.strip(), "layered.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    own = Path(sysconfig.get_path("purelib"))
+    below = own / PTH
+    text = f"{own}\n" + (below.read_text() if below.exists() else "")
+    Path(done.stdout.strip(), PTH).write_text(text)
 
 
 if __name__ == "__main__":

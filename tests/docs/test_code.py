@@ -11,6 +11,8 @@ import ast
 import functools
 import importlib.util
 import inspect
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -72,3 +74,15 @@ def test_the_code_of_a_page_runs(
 def test_the_pages_that_users_start_with_have_code() -> None:
     first = {"README.md", "docs/getting-started.md", "docs/async.md", "docs/devices.md"}
     assert first <= set(WITH_CODE)
+
+
+def test_the_tutorial_on_tests_is_a_file_that_pytest_runs(tmp_path: Path) -> None:
+    """Without the lines that call the tests, as the page says."""
+    code = "\n".join(b.code for b in blocks("docs/tutorials/testing.md") if b.language == "python")
+    lines = [line for line in code.splitlines() if not line.startswith("await test_")]
+    (tmp_path / "test_squarer.py").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    tests = code.count("async def test_")
+    assert f"{2 * tests} passed" in done.stdout  # on both loops

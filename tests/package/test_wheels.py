@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,9 @@ def test_the_lowest_version_of_a_package_is_the_highest_that_somebody_asks_for()
         "torch==2.1",
     ]
     asked.append("ray[data,serve]>=2.50; python_version < '3.15'")
-    assert tool("lowest").lowest(asked) == {"anyio": "4.12", "hypercorn": "0.17", "ray": "2.50"}
+    asked.append("openai[realtime]>=1.82,!=1.99.2")
+    expected = {"anyio": "4.12", "hypercorn": "0.17", "openai": "1.82", "ray": "2.50"}
+    assert tool("lowest").lowest(asked) == expected
 
 
 def test_all_portable_files_are_compiled_for_other_systems() -> None:
@@ -163,3 +167,23 @@ def test_all_portable_files_are_compiled_for_other_systems() -> None:
     table = (ROOT / "aggml/native/table/isas.def").read_text()
     arm = {f"kernels/{name}" for name in re.findall(r"AGK_ISA\((\w+),\s*ARM", table)}
     assert {*systems.SYSTEMS["aarch64-macos"]} == {*systems.ROOMS} | arm
+
+
+def test_an_environment_over_a_layered_one_sees_what_lies_below_it(tmp_path: Path) -> None:
+    """And no editable installation: those are what another build is checked without."""
+    lowest, middle, top = (tmp_path / name for name in ("lowest", "middle", "top"))
+    venv.create(middle, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(middle)}))
+    for folder, name in ((lowest, "deep"), (packages, "between"), (tmp_path / "here", "edited")):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text("")
+    (packages / "layered.pth").write_text(f"{lowest}\n")
+    (packages / "edited.pth").write_text(f"{tmp_path / 'here'}\n")
+    make = [str(middle / "bin" / "python"), str(ROOT / "tools" / "layered_venv.py"), str(top)]
+    subprocess.run(make, check=True)
+
+    names = ("deep", "between", "edited")
+    code = f"import importlib.util as u; print(*[bool(u.find_spec(n)) for n in {names}])"
+    outside = [str(top / "bin" / "python"), "-I", "-c", code]
+    found = subprocess.run(outside, check=True, capture_output=True, text=True).stdout.split()
+    assert found == ["True", "True", "False"]

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from aggml import DType, Future, Graph, Tensor
 from aggml.models.decoder.ahead import Ahead
 from aggml.models.decoder.batch import F32, Batch, check, piece, some_of_each
+from aggml.models.decoder.drawing import can_draw
 from aggml.models.decoder.step import Builder
 from aggml.models.decoder.steps import Steps
 from aggml.models.errors import ModelError
@@ -107,6 +108,7 @@ class Decoder:
         builder = Builder(model, weights, self.caches, self.ctx, adapters)
         self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
         self.lifetime: Lifetime = Lifetime(self._free)
+        self.draws: bool = can_draw(self.site)
 
     @classmethod
     def sizes(

@@ -1,7 +1,8 @@
 """Tokens drawn by the device: only the tokens are then brought to the host, and no logits.
 
-Here: the inputs of the draws, and the nodes at the end of a step's graph. Not here: how the inputs
-are computed (sampling.py, adjusting.py), the draw itself (`ops.sample`).
+Here: the inputs of the draws, and the nodes at the end of a step's graph; whether a device has
+these. Not here: how the inputs are computed (sampling.py, adjusting.py), the draw itself
+(`ops.sample`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import Shape
     from aggml.models.decoder.sampling import Sampler
+    from aggml.models.site import Site
 
-__all__ = ["Drawing", "Draws"]
+__all__ = ["Drawing", "Draws", "can_draw"]
 
 LEAST = 64  # a step has room for 64, 128, 256, ... changed logits of each row
 
@@ -119,3 +121,14 @@ class Drawing:
         if self.changing is not None and self.changes is not None:
             found |= {self.changing: draws.changing, self.changes: draws.changes}
         return found
+
+
+def can_draw(site: Site) -> bool:
+    """Whether a device of the site draws tokens; ggml's have no such op, so the host does it."""
+    logits = aggml.new_tensor(DType.F32, ne=(LEAST, 1))
+    how = aggml.new_tensor(DType.F64, ne=(5, 1))
+    changing = aggml.new_tensor(DType.I32, ne=(LEAST, 1))
+    changes = aggml.new_tensor(DType.F32, ne=(LEAST, 5, 1))
+    drawn = ops.sample(logits, ops.top_k(logits, 1), how)
+    changed = ops.penalize(logits, changing, changes)
+    return all(any(b.device.supports_op(x) for b in site.backends) for x in (drawn, changed))

@@ -770,7 +770,7 @@ class Engine:
     ) -> _StepPlan:
         batch = intake.batch
         drafts = {} if verification is None else verification.drafts
-        if intake.every:
+        if intake.every or not self.decoder.draws:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
             shape = self._with_hidden(shape)
@@ -798,12 +798,21 @@ class Engine:
             return self._plan_of(intake, running, [], verification)
         if self.speculation is not None and self.speculation.waits:
             return None  # drafts are being made
-        if not _stays_on_device(running):
+        if not self._stays_on_device(running):
             slots = self._rows.slots
             intake = steps.plan_step(running, [], 0, self._rows, self._common(running))
             assert intake.batch.groups[0].ids.shape[0] <= slots
             return self._plan_of(intake, running, [])
         return self._chain(running, 0)
+
+    def _stays_on_device(self, running: Sequence[TextRequest]) -> bool:
+        """Whether the next tokens can be drawn without the host knowing the ones before."""
+        if any(x.needs_logits for x in running):
+            return False
+        if self.decoder.draws:
+            return all(x.adjuster is None or x.adjuster.is_constant for x in running)
+        best = self._among((x, 0) for x in running) == 1  # of the best token every device knows
+        return best and all(x.adjuster is None for x in running)
 
     def _chain(self, running: list[TextRequest], ahead: int) -> _StepPlan:
         first, n = steps.slots_of(running, self._rows)
@@ -1584,13 +1593,6 @@ class Engine:
                 one.error = error
                 self._notify(one)
         self._wake_idlers()
-
-
-def _stays_on_device(running: Sequence[TextRequest]) -> bool:
-    """Whether the next tokens can be drawn without the host knowing the ones before."""
-    return all(
-        not x.needs_logits and (x.adjuster is None or x.adjuster.is_constant) for x in running
-    )
 
 
 def _late(one: TextRequest) -> DeadlineError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from aggml import Graph, new_tensor, ops
 from aggml.devices.cuda.compile import source
 from aggml.devices.cuda.lowering import CudaKernels, modules
 from aggml.devices.cuda.pack import Operand, dense, merge
+from aggml.models.decoder.drawing import can_draw
 
 if TYPE_CHECKING:
     from corpus_loader import Case
@@ -88,3 +90,10 @@ def test_dimensions_are_merged_where_all_operands_go_on() -> None:
     assert [o.ne for o in merge([full, row])] == [(4, 6, 1, 1), (4, 1, 1, 1)]
     assert [o.ne for o in merge([full, one])] == [(24, 1, 1, 1), (1, 1, 1, 1)]
     assert [o.ne for o in merge([full, gaps])] == [(12, 2, 1, 1)] * 2
+
+
+def test_tokens_are_drawn_on_the_gpu() -> None:
+    """Else the engine would bring the logits of each step to the host."""
+    device = SimpleNamespace(supports_op=CudaKernels().supports)
+    site: Any = SimpleNamespace(backends=[SimpleNamespace(device=device)])
+    assert can_draw(site)
