@@ -297,6 +297,17 @@ async def test_wrong_arguments_are_refused_at_the_call(
     assert message in str(caught.value)
 
 
+async def test_a_listener_whose_model_is_closed_is_told_so(model: SpeechModel) -> None:
+    async def chunks() -> AsyncIterator[Any]:
+        yield speech_file.sound(1.5)
+        await model.aclose()
+        yield speech_file.sound(1.5)
+
+    with pytest.raises(InvalidState, match=r"^\[listen\] the model is closed"):
+        async for _ in model.listen(chunks()):
+            pass
+
+
 async def test_what_cannot_listen_says_so(model: SpeechModel, tmp_path: Path) -> None:
     await model.aclose()
     with pytest.raises(InvalidState, match="closed"):
