@@ -100,8 +100,6 @@ async def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
         model.generate("a")
     with pytest.raises(aggml.Unsupported, match="no rank head"):
         await model.rerank("a", ["b"])
-    with pytest.raises(aggml.Unsupported, match=r"\[fit\]"):
-        await aggml.models.fit(tmp_path / "t5.gguf")
     with pytest.raises(aggml.InvalidArgument, match="names none"):
         await model.embed(["a"], prompt="query")
     await model.aclose()
