@@ -264,7 +264,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
 
 
 def sequences_of(place: str, name: str, value: Any, vocabulary: int) -> list[list[int]]:  # noqa: ANN401
-    """A list of sequences of token ids."""
+    """A list of sequences of token ids, of which none is empty."""
     if isinstance(value, str):
         token_ids(place, name, value, vocabulary)  # raises
     items = _items(place, name, value, "a list of lists of token ids")
@@ -274,7 +274,13 @@ def sequences_of(place: str, name: str, value: Any, vocabulary: int) -> list[lis
                 f"[{place}] {name}[{i}] is {show(x)}, expected a list of token ids: for one "
                 "sequence put brackets around it"
             )
-    return [token_ids(place, f"{name}[{i}]", x, vocabulary) for i, x in enumerate(items)]
+    found = [token_ids(place, f"{name}[{i}]", x, vocabulary) for i, x in enumerate(items)]
+    for i, ids in enumerate(found):
+        if not ids:
+            raise InvalidArgument(
+                f"[{place}] {name}[{i}] has no tokens, there must be at least one"
+            )
+    return found
 
 
 def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # noqa: ANN401

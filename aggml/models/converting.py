@@ -20,14 +20,13 @@ from aggml.gguf.parts import SPLIT_KEYS, GGUFParts
 from aggml.gguf.parts_writer import GGUFPartsWriter
 from aggml.models.adapters.given import GivenAdapters, refusal, scaled_files
 from aggml.models.adapters.reading import read_adapters
-from aggml.models.arguments import flag, integer
+from aggml.models.arguments import file_path, flag, integer, one_text, show
 from aggml.models.checking import describe_checked
 from aggml.models.checkpoints import ModelFolder
 from aggml.models.description import Description
 from aggml.models.errors import ModelError
 from aggml.models.imatrix import read_imatrix
 from aggml.models.weights import open_model
-from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
@@ -144,8 +143,9 @@ async def convert(
         ModelError: the source cannot be read, or is no model; the importance matrix or an adapter
             belongs to another model.
         Unsupported: there is no quantizer for the type.
-        InvalidArgument: the type cannot be made without an importance matrix; ``adapters`` is no
-            list of adapters, or the source does not continue text; there would be too many parts.
+        InvalidArgument: an argument has another type; ``keep`` is no regular expression; the type
+            cannot be made without an importance matrix; ``adapters`` is no list of adapters, or the
+            source does not continue text; there would be too many parts.
         OSError: the target cannot be written.
 
     Cancellation: takes effect after the current piece; an old ``target`` stays, nothing else does.
@@ -153,7 +153,7 @@ async def convert(
     element = None if dtype is None else DType.parse(dtype)
     last = element if ends is None else DType.parse(ends)
     weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
-    wanted = _Wanted(element, last, None if keep is None else re.compile(keep), weighs)
+    wanted = _Wanted(element, last, _pattern(keep), weighs)
     given = scaled_files("convert", "adapters", adapters)
     part = None if split_max_size is None else integer(
         "convert", "split_max_size", split_max_size, 1
@@ -161,10 +161,14 @@ async def convert(
     bare = flag("convert", "no_tensor_first_split", no_tensor_first_split)
     if bare and part is None:
         raise aggml.InvalidArgument("[convert] no_tensor_first_split needs split_max_size")
-    source, where = user_path(source), user_path(target)
+    source, where = file_path("convert", "source", source), file_path("convert", "target", target)
+    if progress is not None and not callable(progress):
+        raise aggml.InvalidArgument(f"[convert] progress is {show(progress)}, expected a function")
     types, changed = dict[str, int](), 0
     with await open_model(source) as opened:
         total = opened.nbytes
+        from_file = anyio.Path(source)  # which may be the target
+        before = (await from_file.stat()).st_size if await from_file.is_file() else total
         changes = await _changes(opened, given) if given else {}
         align = opened.alignment if isinstance(opened, GGUF) else 32
         metadata = opened.metadata
@@ -199,9 +203,18 @@ async def convert(
         count = len(opened.tensors)
     paths = writer.paths if isinstance(writer, GGUFPartsWriter) else [where]
     size = sum([(await anyio.Path(path).stat()).st_size for path in paths])
-    from_file = anyio.Path(source)
-    before = (await from_file.stat()).st_size if await from_file.is_file() else total
     return Converted(count, changed, before, size, types, tuple(map(str, paths)))
+
+
+def _pattern(keep: str | None) -> re.Pattern[str] | None:
+    if keep is None:
+        return None
+    try:
+        return re.compile(one_text("convert", "keep", keep))
+    except re.error as error:
+        raise aggml.InvalidArgument(
+            f"[convert] keep is {show(keep)}, which is no regular expression: {error}"
+        ) from None
 
 
 def _size(to: DType, tensor: Tensor) -> int:

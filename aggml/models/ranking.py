@@ -5,8 +5,12 @@ Not here: the scores (encoder_model.py).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from aggml import InvalidArgument
+from aggml.models.arguments import integer, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +32,19 @@ class Ranked:
 
 
 def rank(scores: Iterable[float], most: int | None = None) -> list[Ranked]:
-    """Return the best ``most`` documents, or all: best first, equal scores in the given order."""
-    found = [Ranked(i, float(score)) for i, score in enumerate(scores)]
-    found.sort(key=lambda x: -x.score)
-    return found[:most]
+    """Return the best ``most`` documents, or all: best first, equal scores in the given order.
+
+    Scores that are NaN come last.
+
+    Raises:
+        InvalidArgument: a score is no number; ``most`` is negative or no integer.
+    """
+    wanted = None if most is None else integer("rank", "most", most, 0)
+    try:
+        found = [Ranked(i, float(score)) for i, score in enumerate(scores)]
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"[rank] scores are {show(scores)}, expected a list of numbers: {error}"
+        ) from None
+    found.sort(key=lambda x: (math.isnan(x.score), -x.score))
+    return found[:wanted]

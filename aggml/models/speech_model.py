@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -367,7 +368,9 @@ class SpeechModel(Model):
             if until is not None:
                 heard = heard[: max(round((until - sound.begin) * RATE), 0)]
             tried = replace(asked, temperatures=asked.temperatures[: pace.tries])
-            found = self._segments(heard, RATE, tried, before, previous=True, draft=draft)
+            found = self._segments(
+                heard, RATE, tried, before, previous=True, draft=draft, place="listen"
+            )
             async with contextlib.aclosing(found):
                 async for segment in found:
                     language = segment.language
@@ -451,9 +454,9 @@ class SpeechModel(Model):
         with self._open("transcribe"):
             return await self._ready().say(windows)
 
-    async def _one(self, window: Window) -> WindowText:
-        with self._open("transcribe"):
-            return await self._batches.submit(window, *urgency_of("transcribe", 0, None))
+    async def _one(self, window: Window, place: str = "transcribe") -> WindowText:
+        with self._open(place):
+            return await self._batches.submit(window, *urgency_of(place, 0, None))
 
     async def _segments(
         self,
@@ -463,6 +466,7 @@ class SpeechModel(Model):
         prompt: str,
         previous: bool,
         draft: Draft | None = None,
+        place: str = "transcribe",
     ) -> AsyncGenerator[Segment]:
         words = self.tokenizer
         length = self._listener.frames
@@ -474,8 +478,9 @@ class SpeechModel(Model):
         recording = await Recording.of(heard, rate, self._model.bands)
         before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
         found = segments(
-            self._one, recording, asked, words, Special.of(self.vocabulary_size), length=length,
-            prompt=before, previous=previous, draft=draft,
+            partial(self._one, place=place), recording, asked, words,
+            Special.of(self.vocabulary_size), length=length, prompt=before, previous=previous,
+            draft=draft,
         )  # fmt: skip
         async with contextlib.aclosing(found):
             async for segment in found:

@@ -6,18 +6,20 @@ Not here: the Future (future.py).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio.lowlevel
 
 from aggml.errors import InvalidHandle
+from aggml.process.foreign import short
 from aggml.stream.future import Future
 from aggml.stream.parker import Parker
 from aggml.stream.reactor import current_reactor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from aggml.native import _native
 
@@ -26,20 +28,29 @@ __all__ = ["as_completed", "gather"]
 T = TypeVar("T")
 
 
+def _list_of(place: str, futures: object) -> list[Any]:
+    if isinstance(futures, Future) or not isinstance(futures, Iterable):
+        raise InvalidHandle(f"[{place}] {short(futures)} is no list of Futures")
+    return [*futures]
+
+
 class _Completions(Generic[T]):
     """Yields each Future as it gets done. A cancellation ends the wait for all of them together.
 
     This is no generator: a generator that is not exhausted must be closed by hand, and trio warns.
     """
 
-    def __init__(self, futures: Iterable[Future[T]]) -> None:
+    def __init__(self, futures: Iterable[Future[T]], place: str = "as_completed") -> None:
         self._ready: deque[Future[T]] = deque()
         self._entries: list[_native.Waiter] = []
         self._waited: set[Future[T]] = set()
-        self._futures = list(dict.fromkeys(futures))
-        for future in self._futures:
+        given = _list_of(place, futures)
+        for future in given:
             if not isinstance(future, Future):
-                raise InvalidHandle(f"[as_completed] {future!r} is no Future")
+                listed = place == "gather" and isinstance(future, (list, tuple))
+                cure = ": call gather(*futures)" if listed else ""
+                raise InvalidHandle(f"[{place}] {short(future)} is no Future{cure}")
+        self._futures = list(dict.fromkeys(given))
         self._left = len(self._futures)
         self._parker: Parker | None = None
 
@@ -128,7 +139,7 @@ async def gather(*futures: Future[Any]) -> list[Any]:
     Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits
     for.
     """
-    completions = _Completions(futures)
+    completions = _Completions(futures, "gather")
     if not futures:
         await anyio.lowlevel.checkpoint()
     try:

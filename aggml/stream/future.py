@@ -315,8 +315,11 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         The callback counts as a waiter. An exception that it raises is logged.
 
         Raises:
+            InvalidHandle: ``callback`` cannot be called.
             InvalidState: no loop runs in this thread, or the batch is still open.
         """
+        if not callable(callback):
+            raise InvalidHandle(f"[Future] callback {short(callback)} is no function")
         last = self._last()
         reactor, post = current_reactor(), post_here()
         begun = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -231,3 +231,47 @@ def test_operations_of_products() -> None:
     q, k = new_tensor("f32", ne=(8, 5, 2)), new_tensor("f16", ne=(8, 7, 2))
     attention = ops.flash_attn_ext(q, k, k, None, 1.0, 0.0, 0.0)
     assert operations(attention) == 2 * 2 * 8 * 5 * 7 * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"memory": -1}, "memory=-1 is negative"),
+        ({"memory": 1.5}, "memory=1.5 is no integer"),
+        ({"memory": "1G"}, "memory='1G' is no integer"),
+        ({"alignment": 48}, "alignment=48 is no power of two"),
+        ({"alignment": "64"}, "alignment='64' is no integer"),
+        ({"bandwidth": 0}, "bandwidth=0 is no finite number above 0"),
+        ({"bandwidth": float("nan")}, "bandwidth=nan is no finite number above 0"),
+        ({"speed": -2.0}, "speed=-2.0 is no finite number above 0"),
+        ({"speed": "fast"}, "speed='fast' is no number"),
+        ({"latency": -1}, "latency=-1 is no finite number from 0 on"),
+        ({"latency": float("inf")}, "latency=inf is no finite number from 0 on"),
+        ({"latency": None}, "latency=None is no number"),
+        ({"unsupported": "soft_max"}, "unsupported='soft_max' is no list of names"),
+        ({"unsupported": ["soft_max_ext"]}, "unsupported has 'soft_max_ext', which is no op"),
+        ({"offload": 5}, "offload=5 is no list of names"),
+        ({"offload": [5]}, "offload has 5, which is no op"),
+        ({"reads_host": "yes"}, "reads_host='yes' is no bool"),
+        ({"name": ""}, "name='' is no name"),
+        ({"name": None}, "name=None is no name"),
+    ],
+)
+def test_wrong_arguments_of_a_simulated_device_are_refused(
+    options: dict[str, Any], said: str
+) -> None:
+    """What is taken silently makes a test of a program mean less than it says."""
+    with pytest.raises((aggml.InvalidArgument, aggml.InvalidHandle)) as caught:
+        SimDevice(**options)
+    assert str(caught.value).startswith(f"[SimDevice] {said}")
+
+
+def test_a_simulated_device_takes_numbers_of_numpy() -> None:
+    numbers: dict[str, Any] = {
+        "memory": np.int64(1 << 20), "alignment": np.int32(64), "bandwidth": np.float32(1e9),
+        "latency": 0, "speed": 10**9,
+    }  # fmt: skip
+    device = SimDevice("SIM-numpy", unsupported={"soft_max"}, offload=iter(["mul_mat"]), **numbers)
+    assert device.memory() == (1 << 20, 1 << 20)
+    assert device.buffer_type.alignment == 64
+    assert [*device.unsupported, *device.offload] == ["soft_max", "mul_mat"]

@@ -185,6 +185,7 @@ async def test_odd_options_of_generate(model: Model, name: str) -> None:
         ("generate", "prompt", {1, 2}, "expected a text or a list of token ids"),
         ("logits", "ids", {1, 2}, "expected a list of token ids"),
         ("logits", "ids", [], "there must be at least one token"),
+        ("embed_ids", "sequences", [[5], []], "has no tokens, there must be at least one"),
         ("embed", "texts", {"a"}, "expected a list of texts"),
         ("embed", "prompt", ["query"], "the model's folder names none"),
         ("embed", "prompt", {"a": 1}, "the model's folder names none"),
@@ -198,6 +199,7 @@ async def test_values_of_unusual_types(
         "generate": {"prompt": [1]},
         "logits": {"ids": [1]},
         "embed": {"texts": ["a"]},
+        "embed_ids": {"sequences": [[1]]},
     }
 
     async def ask() -> None:

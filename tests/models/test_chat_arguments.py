@@ -95,7 +95,7 @@ PARTS: list[tuple[dict[str, Any], tuple[str | int, ...], set[str]]] = [
      {"None", "text", "list", "dict", "-1", "-0.5", "2.5", "True", "huge"}),
     (WHOLE, ("messages", 2, "tool_call_id"), TEXTS | {"None"}),
     (WHOLE, ("messages", 2, "content"), TEXTS),
-    (WHOLE, ("messages", 2, "content", 0), set()),
+    (WHOLE, ("messages", 2, "content", 0), TEXTS),
     (WHOLE, ("messages", 2, "content", 0, "type"), set()),
     (WHOLE, ("messages", 2, "content", 0, "text"), TEXTS),
     (WHOLE, ("messages", 3, "reasoning_content"), TEXTS | {"None"}),

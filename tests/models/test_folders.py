@@ -7,6 +7,7 @@ here: vocabularies (test_vocabularies.py), the files themselves (test_checkpoint
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any, Final
@@ -730,3 +731,28 @@ async def test_experts_of_qwen35moe_may_lie_in_one_tensor(place: Path) -> None:
         got = await model.logits(random_models.prompt())
     wanted = RECORDED[f"{case}:logits"]
     assert nmse(got[-len(wanted) :], wanted) < 1e-5
+
+
+async def test_wrong_arguments_of_convert_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    path, target = random_models.write(tmp_path / "m.gguf", "llama"), tmp_path / "o.gguf"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"keep": "["}, r"keep is '\[', which is no regular expression: unterminated"),
+        ({"keep": 5}, r"keep is 5 \(int\)"),
+        ({"progress": 5}, r"progress is 5 \(int\), expected a function"),
+        ({"target": None}, "target is None, expected the path of a file"),
+        ({"source": 5}, r"source is 5 \(int\), expected the path of a file"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(aggml.InvalidArgument, match=rf"^\[convert\] {said}"):
+            await aggml.models.convert(**{"source": path, "target": target, **options})
+    assert os.listdir(tmp_path) == ["m.gguf"]
+
+
+async def test_a_file_that_is_converted_in_its_place_tells_its_size_before(tmp_path: Path) -> None:
+    path = random_models.write(tmp_path / "m.gguf", "llama")
+    before = path.stat().st_size
+    found = await aggml.models.convert(path, path, "f16")
+    assert (found.nbytes_before, found.nbytes) == (before, path.stat().st_size)
+    assert found.nbytes < before

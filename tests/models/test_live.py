@@ -301,6 +301,20 @@ async def test_wrong_arguments_are_refused_at_the_call(
     assert message in str(caught.value)
 
 
+async def test_a_listener_whose_model_is_closed_is_told_so(file: Path) -> None:
+    async with aggml.models.load(file, slots=1) as model:
+        assert isinstance(model, SpeechModel)
+
+        async def chunks() -> AsyncIterator[Any]:
+            yield speech_file.sound(1.5)
+            await model.aclose()
+            yield speech_file.sound(1.5)
+
+        with pytest.raises(InvalidState, match=r"^\[listen\] the model is closed"):
+            async for _ in model.listen(chunks()):
+                pass
+
+
 async def test_what_cannot_listen_says_so(file: Path, tmp_path: Path) -> None:
     async with aggml.models.load(file, slots=1) as model:
         assert isinstance(model, SpeechModel)

@@ -14,7 +14,7 @@ from models import random_folders, random_models
 from models.layout import VOCABULARY, WIDTH
 
 import aggml
-from aggml.models import ModelError, TextModel
+from aggml.models import ModelError, TextModel, rank
 from aggml.models.rank_head import RankHead
 
 if TYPE_CHECKING:
@@ -268,3 +268,18 @@ async def test_a_folder_of_a_decoder_names_prompts(tmp_path: Path) -> None:
         assert not np.allclose(found, await model.embed(["yes"], prompt="document"), atol=1e-3)
         with pytest.raises(aggml.InvalidArgument, match="'query', 'document'"):
             await model.embed(["yes"], prompt="passage")
+
+
+def test_documents_are_ranked_whatever_their_scores() -> None:
+    nan, inf = float("nan"), float("inf")
+    scores = [0.1, nan, 0.5, -inf, nan, 0.5, inf]
+    assert [x.index for x in rank(scores)] == [6, 2, 5, 0, 3, 1, 4]
+    assert [x.index for x in rank(np.array(scores, np.float32), 2)] == [6, 2]
+    assert rank(scores, 0) == []
+    assert rank([], 5) == []
+    for most in (-1, 1.5, "2"):
+        with pytest.raises(aggml.InvalidArgument, match=r"^\[rank\] most is "):
+            rank(scores, most)  # type: ignore[arg-type]
+    for wrong in (None, 5, ["a"], [None], [1j]):
+        with pytest.raises(aggml.InvalidArgument, match=r"^\[rank\] scores are "):
+            rank(wrong)  # type: ignore[arg-type]

@@ -100,8 +100,6 @@ async def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
         model.generate("a")
     with pytest.raises(aggml.Unsupported, match="no rank head"):
         await model.rerank("a", ["b"])
-    with pytest.raises(aggml.Unsupported, match=r"\[fit\]"):
-        await aggml.models.fit(tmp_path / "t5.gguf")
     with pytest.raises(aggml.InvalidArgument, match="names none"):
         await model.embed(["a"], prompt="query")
     await model.aclose()
@@ -198,3 +196,12 @@ async def test_a_folder_of_t5_is_refused_for_what_is_not_carried_out(tmp_path: P
         (folder / "config.json").write_text(text, encoding="utf-8")
         with pytest.raises(ModelError, match=f"config.json has {name}"):
             await aggml.models.load(folder)
+
+
+@pytest.mark.parametrize("sequences", [[[5], []], np.zeros((2, 0), int)])
+async def test_a_sequence_without_a_token_is_refused(tmp_path: Path, sequences: Any) -> None:
+    async with await opened(tmp_path, "t5encoder") as model:
+        with pytest.raises(
+            aggml.InvalidArgument, match=r"^\[embed_ids\] sequences\[\d\] has no tok"
+        ):
+            await model.embed_ids(sequences)

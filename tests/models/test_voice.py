@@ -208,6 +208,7 @@ async def test_what_it_cannot_do_is_refused(vad: VoiceModel) -> None:
         ({"shortest": None}, "shortest is None"),
         ({"chunks": 3}, "chunks is 3"),
         ({"chunks": b"abc"}, "chunks is b'abc'"),
+        ({"chunks": np.zeros(3, np.float32)}, "chunks is one array of the shape (3,)"),
     ],
 )
 async def test_wrong_arguments_are_refused_at_the_call(

@@ -125,6 +125,8 @@ def test_integers_and_channels_become_one_line_of_floats() -> None:
         (np.zeros((16000, 0), np.float32), "have 0 channels"),
         ([100, -100], "int64, which no sound has"),
         (np.zeros(4, np.uint8), "must be floats or integers"),
+        (None, r"^\[audio\] samples are None, expected floats"),
+        (0.5, r"samples are 0.5 \(float\), expected floats"),
         (np.array([0.0, -32768.0], np.float32), "a sample is 32768 or.*divide them by 32,768"),
         (np.full(4, 1e30, np.float32), "a sample is 1e\\+30"),
     ],

@@ -85,3 +85,10 @@ def test_a_callback_needs_a_loop(be: aggml.Backend) -> None:
     future = be.synchronize()
     with pytest.raises(aggml.InvalidState, match="loop"):
         future.add_done_callback(print)
+
+
+async def test_a_callback_that_cannot_be_called_is_refused_at_the_call(be: aggml.Backend) -> None:
+    future = be.get(holding(be, ramp()))
+    with pytest.raises(aggml.InvalidHandle, match=r"^\[Future\] callback 5 is no function$"):
+        future.add_done_callback(5)  # type: ignore[arg-type]
+    assert np.array_equal(await future, ramp())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -183,3 +183,22 @@ async def test_what_is_no_future_is_refused() -> None:
     with pytest.raises(aggml.InvalidHandle, match="42"):
         aggml.as_completed([42])  # type: ignore[arg-type]
     left.close()
+
+
+async def test_what_is_no_future_is_refused_by_the_name_of_the_function(be: aggml.Backend) -> None:
+    future = be.get(holding(be, ramp()))
+    for given, said in (
+        ((future, 5), r"^\[gather\] 5 is no Future$"),
+        (([future],), r"^\[gather\] \[<Future .* is no Future: call gather\(\*futures\)$"),
+    ):
+        with pytest.raises(aggml.InvalidHandle, match=said):
+            await aggml.gather(*given)
+    wrong: list[Any] = [future, 5, None]
+    for one in wrong:
+        with pytest.raises(
+            aggml.InvalidHandle, match=r"^\[as_completed\] .* is no list of Futures$"
+        ):
+            aggml.as_completed(one)
+    with pytest.raises(aggml.InvalidHandle, match=r"^\[as_completed\] None is no Future$"):
+        aggml.as_completed([future, None])  # type: ignore[list-item]
+    assert np.array_equal(await future, ramp())

@@ -8,8 +8,10 @@ the queue of faults (faults.py), the cost of a graph (cost.py), kernels.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +23,19 @@ from aggml.backend.guesser import ExpertGuesser
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.sim.cost import operations
 from aggml.devices.sim.faults import Faults
-from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
+from aggml.errors import AllocFailed, DeviceError, InvalidArgument, InvalidHandle, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
+from aggml.ops.table import OPS
 from aggml.plan import compile_steps, node_problem
 from aggml.process.alive import there
+from aggml.process.foreign import short
 from aggml.process.locks import new_rlock
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from aggml.devices.sim.faults import Struck
     from aggml.graph import Graph
@@ -240,11 +244,51 @@ class SimBackend(DirectBackend, ExpertGuesser):
         return self.stream.run_plan(plan, arena, lasts=plan.work / speed if speed else 0.0)
 
 
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"[SimDevice] name={short(name)} is no name")
+
+
+def _check_flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidHandle(f"[SimDevice] {what}={short(value)} is no bool")
+
+
+def _whole(what: str, value: object) -> int:
+    """An argument that must be an integer."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidHandle(f"[SimDevice] {what}={short(value)} is no integer")
+    return int(value)
+
+
+def _check_number(what: str, value: Any, *, zero: bool) -> None:  # noqa: ANN401 whatever was given
+    """Refuse an argument that is no finite number above 0; ``zero``: 0 is allowed, too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InvalidHandle(f"[SimDevice] {what}={short(value)} is no number")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        wanted = "from 0 on" if zero else "above 0"
+        raise InvalidArgument(f"[SimDevice] {what}={short(value)} is no finite number {wanted}")
+
+
+def _ops(what: str, names: Any) -> frozenset[str]:  # noqa: ANN401 whatever was given
+    """Names of node ops; one that there is not would change nothing, so it is refused."""
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise InvalidHandle(f"[SimDevice] {what}={short(names)} is no list of names of ops")
+    found = [*names]
+    for name in found:
+        if not isinstance(name, str) or name not in OPS:
+            raise InvalidArgument(
+                f"[SimDevice] {what} has {short(name)}, which is no op of a node: these are "
+                "lower-case names such as 'mul_mat'"
+            )
+    return frozenset(found)
+
+
 class SimDevice(Device):
     """A simulated accelerator.
 
     Args:
-        name: unique if the device is to be registered.
+        name: unique if the device is to be registered; not empty.
         memory: bytes of device memory.
         alignment: of tensors in its memory, a power of two.
         bandwidth: bytes per second between host and device; None: as fast as memory.
@@ -255,6 +299,10 @@ class SimDevice(Device):
             soft_max_ext).
         offload: node ops that it offers to run although their weights are elsewhere.
         reads_host: whether its kernels read host memory directly.
+
+    Raises:
+        InvalidArgument: a number is out of range or not finite; there is no op of that name.
+        InvalidHandle: an argument has another type; a text where a list of names is expected.
     """
 
     type = DeviceType.GPU
@@ -275,26 +323,25 @@ class SimDevice(Device):
         offload: Iterable[str] = (),
         reads_host: bool = False,
     ) -> None:
+        _check_name(name)
+        alignment = _whole("alignment", alignment)
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidArgument(f"[SimDevice] alignment={alignment} is no power of two")
-        if (
-            memory < 0
-            or latency < 0
-            or (bandwidth is not None and bandwidth <= 0)
-            or (speed is not None and speed <= 0)
-        ):
-            raise InvalidArgument(
-                f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, "
-                f"speed={speed}: all must be above 0"
-            )
+        if _whole("memory", memory) < 0:
+            raise InvalidArgument(f"[SimDevice] memory={memory} is negative")
+        _check_number("latency", latency, zero=True)
+        for what, value in (("bandwidth", bandwidth), ("speed", speed)):
+            if value is not None:
+                _check_number(what, value, zero=False)
+        _check_flag("reads_host", reads_host)
         self.name = name
         self.description = "simulated accelerator"
         self.memory_size = memory
         self.bandwidth = bandwidth
         self.latency = latency
         self.speed = speed
-        self.unsupported: frozenset[str] = frozenset(unsupported)
-        self.offload: frozenset[str] = frozenset(offload)
+        self.unsupported: frozenset[str] = _ops("unsupported", unsupported)
+        self.offload: frozenset[str] = _ops("offload", offload)
         self.reads_host = reads_host
         self._type = SimBufferType(self, alignment)
         self._used = 0

@@ -46,6 +46,11 @@ def heard_chunks(
         raise InvalidArgument(
             f"[{place}] chunks is {show(given)}, expected an iterable or an async one, of arrays"
         )
+    if isinstance(given, np.ndarray) and given.ndim == 1:
+        raise InvalidArgument(
+            f"[{place}] chunks is one array of the shape {given.shape}, expected arrays: put "
+            "brackets around it"
+        )
     return _pieces(chunks, rate)
 
 

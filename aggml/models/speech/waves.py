@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.arguments import integer
+from aggml.models.arguments import integer, show
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -153,7 +153,12 @@ def mono(samples: npt.ArrayLike) -> F32:
         given = np.asarray(samples)
     except (TypeError, ValueError) as error:  # lists of different lengths
         raise InvalidArgument(f"[audio] samples are no array: {error}") from None
-    if given.ndim not in (1, 2) or given.dtype.kind not in "fi":
+    if given.ndim == 0:
+        raise InvalidArgument(
+            f"[audio] samples are {show(samples)}, expected floats or integers of the shape "
+            "(samples,) or (samples, channels)"
+        )
+    if given.ndim > 2 or given.dtype.kind not in "fi":
         raise InvalidArgument(
             f"[audio] samples must be floats or integers of the shape (samples,) or (samples, "
             f"channels), given was {given.dtype} of the shape {given.shape}"
