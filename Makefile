@@ -119,7 +119,7 @@ soak-awaits: $(VENV)/has-native $(VENV)/has-test ## a million awaits on each loo
 format: $(VENV)/has-dev ## lays out Python and C
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
-	$(VENV)/bin/clang-format -i $(C_FILES)
+	@$(VENV)/bin/clang-format -i $(C_FILES)
 
 clean: ## removes build/ and the caches; .venv stays
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -155,7 +155,7 @@ check-rooms: $(VENV)/created
 	$(PY) tools/native_rooms.py
 
 check-layout: $(VENV)/has-dev
-	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	@echo 'clang-format: the layout of $(words $(C_FILES)) files' && $(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(PY) tools/c_layout.py
 
 # The programs of tests/native, plain and under TSan; no room calls one above it.

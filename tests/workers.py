@@ -3,7 +3,8 @@
 A test marked ``alone`` measures time or counts what the whole machine shares. No other process
 runs a test meanwhile. A test marked ``slow`` is a long sweep, run by ``--all`` (``make test-all``)
 or where its file (also by ``--slow-of``) or the marker is named. Tests that look at numbers or at
-messages, which are the same on every event loop, run on one of the two (`EITHER_LOOP`).
+messages, which are the same on every event loop, run on one of the two (`EITHER_LOOP`, and the mark
+``either_loop``).
 
 Not here: how many processes (the Makefile says ``-n``), tests that hang (watch.py).
 """
@@ -36,7 +37,7 @@ FREEZE = 500
 
 #: Files whose tests look at what no loop changes: numbers and messages. Each case runs on one loop,
 #: which its name decides, so that the cases of a function meet both; all run on both where slow
-#: tests run.
+#: tests run. In other files the mark ``either_loop`` says the same of single tests.
 #: The loops themselves are the matter of other files: test_any_loop.py, test_off_the_loop.py, ...
 EITHER_LOOP = frozenset(
     {
@@ -107,6 +108,7 @@ EITHER_LOOP = frozenset(
         "ops/test_mul_mat_scales.py",
         "opt/test_training.py",
         "scheduler/test_recorded_runs.py",
+        "serve/test_adapters.py",
         "serve/test_bodies.py",
         "serve/test_calls.py",
         "serve/test_fields.py",
@@ -114,10 +116,12 @@ EITHER_LOOP = frozenset(
         "serve/test_operating.py",
         "serve/test_pictures.py",
         "serve/test_protocols.py",
+        "serve/test_quick_requests.py",
         "serve/test_rank_heads.py",
         "serve/test_rerank.py",
         "serve/test_scores.py",
         "serve/test_transcriptions.py",
+        "serve/test_vllm_clients.py",
         "serve/test_wrong_types.py",
     }
 )
@@ -130,14 +134,20 @@ def is_of_either_loop(path: Path) -> bool:
     return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix() in EITHER_LOOP
 
 
-def is_on_other_loop(path: Path, name: str, params: Mapping[str, object]) -> bool:
-    """Whether a test of `EITHER_LOOP` is the one that its twin on the other loop makes needless.
+def is_on_other_loop(
+    path: Path, name: str, params: Mapping[str, object], *, marked: bool = False
+) -> bool:
+    """Whether a test that needs one loop is the one that its twin on the other makes needless.
 
-    ``path`` is its file, ``name`` its node ID, ``params`` the values of its parameters.
+    Args:
+        path: its file.
+        name: its node ID.
+        params: the values of its parameters.
+        marked: whether it has the mark ``either_loop``.
     """
     backend = params.get("anyio_backend")
     # If it is a name, the test asks for this loop alone.
-    if not isinstance(backend, tuple) or not is_of_either_loop(path):
+    if not isinstance(backend, tuple) or not (marked or is_of_either_loop(path)):
         return False
     # A name is the same in every process; so is the loop without which it is left.
     name = name.replace("trio", "asyncio", 1)
@@ -286,14 +296,14 @@ class Workers:
         return not options.all and "slow" not in options.markexpr
 
     def _is_left_out(
-        self, path: Path, name: str, params: Mapping[str, object], *, slow: bool
+        self, path: Path, name: str, params: Mapping[str, object], *, slow: bool, marked: bool
     ) -> bool:
         if path in self._named:
             one_loop = getattr(self._config.option, "one_loop", False)
-            return one_loop and is_on_other_loop(path, name, params)
+            return one_loop and is_on_other_loop(path, name, params, marked=marked)
         if slow:
             return path not in self._slow_of
-        return is_on_other_loop(path, name, params)
+        return is_on_other_loop(path, name, params, marked=marked)
 
     @pytest.hookimpl(trylast=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -306,6 +316,7 @@ class Workers:
             return
         of = metafunc.definition
         slow = of.get_closest_marker("slow") is not None
+        marked = of.get_closest_marker("either_loop") is not None
         kept = [
             call
             for call in calls
@@ -314,6 +325,7 @@ class Workers:
                 f"{of.nodeid}[{call.id}]",
                 call.params,
                 slow=slow or any(mark.name == "slow" for mark in call.marks),
+                marked=marked,
             )
         ] or calls[:1]
         self._never_made += len(calls) - len(kept)
@@ -328,8 +340,9 @@ class Workers:
         def is_left_out(item: pytest.Item) -> bool:
             call = getattr(item, "callspec", None)
             slow = item.get_closest_marker("slow") is not None
+            marked = item.get_closest_marker("either_loop") is not None
             params = call.params if call is not None else {}
-            return self._is_left_out(item.path, item.nodeid, params, slow=slow)
+            return self._is_left_out(item.path, item.nodeid, params, slow=slow, marked=marked)
 
         left = [item for item in items if is_left_out(item)]
         self._slow = len(left) + self._never_made

@@ -60,8 +60,8 @@ class Failure(AssertionError):
 class Fuzzer(Protocol):
     """A module of this folder that defines ``run``.
 
-    It may define ``SHORT``, the programs of a round in the test suite, and ``LOOPS``, those on
-    which it runs.
+    It may define ``LOOPS``, those on which it runs, and ``SHORT``, the programs that the test suite
+    runs on all of them together.
     """
 
     def run(self, seed: int, programs: int, loop: str, first: int = 0) -> Report:
@@ -143,6 +143,6 @@ def loops_of(fuzzer: Fuzzer) -> Sequence[str]:
 
 
 def short(fuzzer: Fuzzer) -> int:
-    """How many programs a round in the test suite has."""
+    """How many programs a round in the test suite has, on all loops together."""
     found: int = getattr(fuzzer, "SHORT", SHORT)
     return found

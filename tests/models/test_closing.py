@@ -109,7 +109,7 @@ async def _closed(load: Any, use: Callable[[Model], Any], place: str) -> None:
         turns, late = 0, False
         while not late and turns < 400:
             late = await closed_at(await load(*on), use, turns, found)
-            turns += 1 if turns < 24 else 7
+            turns += 1 if turns < 24 else turns // 4
         for result in found:
             np.testing.assert_allclose(result, wanted, atol=2e-5)
 

@@ -78,10 +78,10 @@ def check(one: Transcript, pieces: Iterable[str]) -> None:
     assert (reasoning or None) == one.reasoning
 
 
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERY)
 def test_an_answer_means_the_same_in_every_division(name: str, step: int) -> None:
-    """Of two pieces, or of a sixth of them, which depends on the answer."""
+    """Of two pieces, or of a twelfth of them, which depends on the answer."""
     one = EVERY[name]
     text = one.text
     check(one, [text])

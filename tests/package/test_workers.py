@@ -29,7 +29,7 @@ def pytest_configure(config):
 """
 #: Loading all installed plugins would take 2 s for each run.
 PLUGINS = ["-p", "xdist.plugin"]
-SETTINGS = "[pytest]\ntest_seconds = {seconds}\nmarkers = alone\n    slow\n"
+SETTINGS = "[pytest]\ntest_seconds = {seconds}\nmarkers = alone\n    either_loop\n    slow\n"
 
 
 def run(folder: Path, text: str, *options: str, seconds: float = 60) -> tuple[int, str]:
@@ -86,6 +86,13 @@ import pytest
 @pytest.mark.parametrize("k", range(7))
 def test_slow(k): pass
 
+@pytest.fixture(params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request): return request.param
+
+@pytest.mark.either_loop
+@pytest.mark.parametrize("k", range(5))
+def test_number(anyio_backend, k): pass
+
 def test_quick(): pass
 """
 
@@ -93,29 +100,32 @@ def test_quick(): pass
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ([], "1 passed, 7 deselected"),
-        (["-n", "2"], "1 passed"),
-        (["--all", "-n", "2"], "8 passed"),
-        (["-m", "slow"], "7 passed, 1 deselected"),
+        ([], "6 passed, 12 deselected"),
+        (["-n", "2"], "6 passed"),
+        (["--all", "-n", "2"], "18 passed"),
+        (["-m", "slow"], "7 passed, 11 deselected"),
         (["test_these.py::test_slow"], "7 passed"),
         (["-k", "quick"], "1 passed"),
-        (["--slow-of", "test_these.py", "."], "8 passed"),
+        (["--slow-of", "test_these.py", "."], "13 passed"),
     ],
 )
 def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], wanted: str) -> None:
     status, told = run(tmp_path, SLOW, *options)
     assert status == 0, told
     assert wanted in told
-    left_out = "7 tests left out, slow ones and ones on a second loop; make test-all"
+    left_out = "12 tests left out, slow ones and ones on a second loop; make test-all"
     assert (left_out in told) == (options in ([], ["-n", "2"]))
 
 
 def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both() -> None:
     assert all((TESTS / name).is_file() for name in EITHER_LOOP)
 
-    def left(loop: str, case: int, name: str = "models/test_states.py", param: Any = None) -> bool:
+    def left(
+        loop: str, case: int, name: str = "models/test_states.py", param: Any = None, **of: bool
+    ) -> bool:
         params: dict[str, Any] = {"anyio_backend": param or (loop, {})}
-        return is_on_other_loop(TESTS / name, f"tests/{name}::test_that[{loop}-{case}]", params)
+        node = f"tests/{name}::test_that[{loop}-{case}]"
+        return is_on_other_loop(TESTS / name, node, params, **of)
 
     found = [left("asyncio", case) for case in range(40)]
     assert found == [not left("trio", case) for case in range(40)]
@@ -124,6 +134,9 @@ def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both(
     assert not any(left("asyncio", case, param="asyncio") for case in range(40))
     both = "stream/test_future.py"
     assert not any(left(loop, k, both) for loop in ("asyncio", "trio") for k in range(9))
+    # but for a test with the mark
+    marked = [left("asyncio", k, both, marked=True) for k in range(40)]
+    assert marked == [not left("trio", k, both, marked=True) for k in range(40)]
 
 
 HANGS = """

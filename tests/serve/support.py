@@ -32,7 +32,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 LOOPS = ("uvicorn", "hypercorn")
 LIMITS = (
-    "slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template", "draft",
+    "ctx", "slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template", "draft",
     "mmproj",
 )  # fmt: skip
 
@@ -46,7 +46,7 @@ def engine_of(app: Starlette) -> Engine:
 
 @asynccontextmanager
 async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
-    limits = Limits(ctx=512, **{x: options.pop(x) for x in LIMITS if x in options})
+    limits = Limits(**{"ctx": 512, **{x: options.pop(x) for x in LIMITS if x in options}})
     app = application(Options(threads=2, limits=limits, **options))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)

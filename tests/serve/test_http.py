@@ -32,6 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
+@pytest.mark.either_loop
 async def test_streamed_and_whole_say_the_same(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         given = {"prompt": "hello", "max_tokens": 12, **GREEDY}
@@ -59,6 +60,7 @@ def test_an_event_is_one_line_for_everyone() -> None:
     assert json.loads(event[6:]) == {"text": text}
 
 
+@pytest.mark.either_loop
 async def test_chats_choices_seeds_and_stops(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
 
@@ -81,6 +83,7 @@ async def test_chats_choices_seeds_and_stops(file: Path) -> None:
         assert stopped["finish_reason"] == "stop"
 
 
+@pytest.mark.either_loop
 async def test_several_prompts_as_texts_and_as_tokens(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         texts = {"prompt": ["ab", "c"], "max_tokens": 4, **GREEDY}
@@ -92,6 +95,7 @@ async def test_several_prompts_as_texts_and_as_tokens(file: Path) -> None:
     assert one["usage"]["prompt_tokens"] == 7
 
 
+@pytest.mark.either_loop
 async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
     async with serving(models=[minilm]) as (_, client):
         given = {"input": ["A cat sleeps.", "The kitten dozes.", "Rates rose."]}
@@ -110,6 +114,7 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
     assert plain["usage"]["prompt_tokens"] > single["usage"]["prompt_tokens"] > 3
 
 
+@pytest.mark.either_loop
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
@@ -166,6 +171,7 @@ async def test_bad_requests_are_told_why(
         assert good.status_code == 200
 
 
+@pytest.mark.either_loop
 async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)):
@@ -178,6 +184,7 @@ async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
         assert response.headers["allow"] == "DELETE, GET, HEAD"
 
 
+@pytest.mark.either_loop
 async def test_any_whole_number_is_a_seed(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         texts = []
@@ -203,6 +210,7 @@ async def test_a_full_queue_answers_503(file: Path) -> None:
             tasks.cancel_scope.cancel()
 
 
+@pytest.mark.either_loop
 async def test_health_models_and_metrics(minilm: Path, file: Path) -> None:
     async with serving(models=[file, minilm]) as (app, client):
         await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 5, **GREEDY})
@@ -221,6 +229,7 @@ async def test_health_models_and_metrics(minilm: Path, file: Path) -> None:
         assert (await client.get("/health")).status_code == 503
 
 
+@pytest.mark.either_loop
 async def test_requests_bring_the_key_of_the_server(file: Path) -> None:
     async with serving(models=[file], api_key="s3cret") as (_, client):
         given = {"prompt": "hello", "max_tokens": 2}
@@ -243,6 +252,7 @@ async def test_requests_bring_the_key_of_the_server(file: Path) -> None:
             assert answer.status_code == 200
 
 
+@pytest.mark.either_loop
 async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
     other = write_small(tmp_path / "other.gguf", seed=1, name="other")
     async with serving(models=[file, other]) as (_, client):
@@ -262,6 +272,7 @@ async def test_two_models_of_one_name_are_refused(file: Path) -> None:
         application(Options(models=[file, file]))
 
 
+@pytest.mark.either_loop
 async def test_models_have_the_names_that_they_are_given(file: Path, tmp_path: Path) -> None:
     """Two files of one name are told apart by their aliases; the first alias is the one told."""
     other = write_small(tmp_path / file.name)

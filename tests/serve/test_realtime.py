@@ -61,6 +61,7 @@ async def said(model: Path, samples: Any, rate: int, **options: Any) -> str:
         return as_text([x async for x in loaded.transcribe(samples, rate, **options)])
 
 
+@pytest.mark.either_loop
 async def test_a_committed_turn_is_transcribed_as_the_model_does(model: Path) -> None:
     pcm = as_pcm(SOUND)
     wanted = await said(model, pcm, 24000, language="en", prompt="a b, c, d")
@@ -91,6 +92,7 @@ async def test_a_committed_turn_is_transcribed_as_the_model_does(model: Path) ->
         await talk.until("conversation.item.input_audio_transcription.completed")
 
 
+@pytest.mark.either_loop
 async def test_the_older_events_are_answered_with_older_ones(model: Path, vad: Path) -> None:
     async with (
         serving(models=[model, vad]) as (app, _),
@@ -114,6 +116,7 @@ async def test_the_older_events_are_answered_with_older_ones(model: Path, vad: P
         assert text["usage"]["seconds"] == 1.0
 
 
+@pytest.mark.either_loop
 async def test_a_detector_finds_the_turns(model: Path, vad: Path) -> None:
     sound = voice_file.sound()
     turns = {"threshold": 0.5, "silence_duration_ms": 100, "prefix_padding_ms": 30}
@@ -153,6 +156,7 @@ async def test_a_detector_finds_the_turns(model: Path, vad: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.either_loop
 async def test_clearing_forgets_the_buffer_and_the_turn_that_goes_on(
     model: Path, vad: Path
 ) -> None:
@@ -173,6 +177,7 @@ async def test_clearing_forgets_the_buffer_and_the_turn_that_goes_on(
             talk.events.clear()
 
 
+@pytest.mark.either_loop
 async def test_models_that_are_loaded_when_they_are_needed_find_turns_and_texts(
     model: Path, vad: Path
 ) -> None:
@@ -188,6 +193,7 @@ async def test_models_that_are_loaded_when_they_are_needed_find_turns_and_texts(
         assert not talk.all("error")
 
 
+@pytest.mark.either_loop
 async def test_turns_without_transcription_are_told_alone(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk:
         await talk.update({"transcription": None})
@@ -235,6 +241,7 @@ WRONG_INPUT: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.either_loop
 async def test_what_cannot_be_is_refused_and_the_session_goes_on(model: Path) -> None:
     inner = [
         ({"type": "session.update", "session": {"audio": {"input": x}}}, field, why)
@@ -265,12 +272,14 @@ async def test_what_cannot_be_is_refused_and_the_session_goes_on(model: Path) ->
         assert "aggml_sessions 1.0" in metrics
 
 
+@pytest.mark.either_loop
 async def test_a_strict_service_refuses_fields_that_nobody_knows(model: Path) -> None:
     async with serving(models=[model], strict=True) as (app, _), talking(app) as talk:
         await talk.put(type="session.update", session={"voice": "alloy"})
         assert (await talk.until("error"))["error"]["param"] == "session.voice"
 
 
+@pytest.mark.either_loop
 async def test_a_buffer_is_bounded(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk:
         for _ in range(3):
@@ -281,6 +290,7 @@ async def test_a_buffer_is_bounded(model: Path) -> None:
         await talk.until("input_audio_buffer.cleared")
 
 
+@pytest.mark.either_loop
 async def test_handshakes_are_answered_with_the_reason(model: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"api_key": "right", "sessions": 1, "cors": ("https://here",)}
     bearer = {"authorization": "Bearer right"}
@@ -342,6 +352,7 @@ async def test_a_stopping_server_transcribes_what_was_committed_and_says_so(mode
             assert late.status == 503
 
 
+@pytest.mark.either_loop
 async def test_a_transcription_that_fails_is_told_and_the_next_turn_works(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk:
         (transcriber,) = app.state.service.transcribers.values()

@@ -180,9 +180,8 @@ def _field_of(message: str) -> tuple[str | None, str]:
     return (field if field in _FIELDS else None), field + message[found.end() :]
 
 
-_FIELDS: Final = frozenset(
-    x.encode_name for form in FORMS for x in msgspec.structs.fields(form)
-)  # fmt: skip
+# `msgspec.structs.fields` reads the annotations, too: 35 ms for all forms.
+_FIELDS: Final = frozenset(name for form in FORMS for name in form.__struct_encode_fields__)
 
 
 def openai_error(failure: Failure) -> dict[str, Any]:
