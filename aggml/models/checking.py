@@ -317,7 +317,7 @@ def _template_problems(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tokens_problem(tokens: Any, rows: int | None) -> str | None:  # noqa: ANN401 as the file has it
-    if not isinstance(tokens, list) or not all(isinstance(x, str) for x in tokens):
+    if not isinstance(tokens, list) or not _are_all(tokens, str):
         return f"{AT}tokens is {_value(tokens)}, expected was an array of texts"
     if not tokens:
         return f"{AT}tokens is empty, expected was at least one token"
@@ -386,7 +386,7 @@ def _merges_problems(metadata: Mapping[str, Any], tokens: list[str]) -> Iterator
     merges = metadata.get(f"{AT}merges")
     if merges is None:
         return
-    if not isinstance(merges, list) or not all(isinstance(x, str) for x in merges):
+    if not isinstance(merges, list) or not _are_all(merges, str):
         yield f"{AT}merges is {_value(merges)}, expected was an array of texts"
         return
     known = set(tokens)
@@ -433,10 +433,14 @@ def _is_numbers(told: Any, kinds: str) -> bool:  # noqa: ANN401 as the file has 
     """Whether a value is an array of numbers of these kinds of numpy."""
     if isinstance(told, np.ndarray):
         return told.ndim == 1 and told.dtype.kind in kinds
-    types = (int, float) if "f" in kinds else int
-    return isinstance(told, list) and all(
-        isinstance(x, types) and not isinstance(x, bool) for x in told
-    )
+    types = (int, float) if "f" in kinds else (int,)
+    return isinstance(told, list) and _are_all(told, *types)
+
+
+def _are_all(values: list[Any], *types: type) -> bool:
+    """Whether all values are of these types; bool is no number. A vocabulary has 50,000 or more."""
+    found = set(map(type, values))
+    return all(issubclass(one, types) and one is not bool for one in found)
 
 
 def _value(told: Any) -> str:  # noqa: ANN401 as the file has it

@@ -10,23 +10,38 @@ import functools
 import io
 import json
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import numpy as np
 from safetensors.numpy import save_file
 
+import aggml
 from aggml.models.speech.features import filters
 from aggml.models.speech.windows import Windows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy.typing as npt
     import pytest
 
+    from aggml.models import Model, SpeechModel
+
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["BANDS", "shorten", "sound", "weights", "write_bin", "write_folder", "write_short"]
+__all__ = [
+    "BANDS",
+    "loaded",
+    "shorten",
+    "sound",
+    "weights",
+    "write_bin",
+    "write_folder",
+    "write_short",
+]
 
 WIDTH, LAYERS, HEARD, WRITTEN, BANDS = 128, 2, 1500, 448, 80
 VOCABULARY: Final = 51865
@@ -120,6 +135,21 @@ def _kept(name: str, x: F32) -> npt.NDArray[Any]:
 def write_bin(path: Path, made: dict[str, F32] | None = None) -> None:
     """Write ggml's file format, as whisper.cpp reads it; ``made`` replaces `weights`."""
     path.write_bytes(_usual_bin() if made is None else _bin_of(made))
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Iterator[SpeechModel]:
+    """A model for the tests of a file, whichever loop each runs on: a model belongs to none."""
+
+    async def load() -> Model:
+        return await aggml.models.load(path, **options)
+
+    model = anyio.run(load)
+    assert isinstance(model, aggml.models.SpeechModel)
+    try:
+        yield model
+    finally:
+        anyio.run(model.aclose)
 
 
 def write_short(path: Path, written: int = WRITTEN) -> None:

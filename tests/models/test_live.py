@@ -23,7 +23,7 @@ from aggml.models.speech.voice import WINDOW, VoiceDetector
 from examples import llama_files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 
@@ -86,13 +86,17 @@ def test_a_sound_on_which_transcriptions_do_not_agree_is_cut_all_the_same() -> N
     assert len(texts) > 50
 
 
-@pytest.fixture
-async def model(tmp_path: Path) -> AsyncIterator[SpeechModel]:
-    path = tmp_path / "random.bin"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speech") / "random.bin"
     speech_file.write_bin(path)
-    async with aggml.models.load(path, slots=1) as loaded:
-        assert isinstance(loaded, SpeechModel)
-        yield loaded
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(file: Path) -> Iterator[SpeechModel]:
+    with speech_file.loaded(file, slots=1) as model:
+        yield model
 
 
 def speaks(model: SpeechModel, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -297,8 +301,9 @@ async def test_wrong_arguments_are_refused_at_the_call(
     assert message in str(caught.value)
 
 
-async def test_what_cannot_listen_says_so(model: SpeechModel, tmp_path: Path) -> None:
-    await model.aclose()
+async def test_what_cannot_listen_says_so(file: Path, tmp_path: Path) -> None:
+    async with aggml.models.load(file, slots=1) as model:
+        assert isinstance(model, SpeechModel)
     with pytest.raises(InvalidState, match="closed"):
         model.listen([])
     async with aggml.models.load(llama_files.write(tmp_path / "llama.gguf")) as text:

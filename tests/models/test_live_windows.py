@@ -33,19 +33,18 @@ from aggml.models.speech.special import Special
 from aggml.models.speech.windows import SpeechOptions, Window, WindowText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SPECIAL = Special.of(speech_file.VOCABULARY)
 
 
-@pytest.fixture
-async def model(tmp_path: Path) -> AsyncIterator[SpeechModel]:
-    path = tmp_path / "random.bin"
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechModel]:
+    path = tmp_path_factory.mktemp("speech") / "random.bin"
     speech_file.write_bin(path)
-    async with aggml.models.load(path, slots=3) as loaded:
-        assert isinstance(loaded, SpeechModel)
-        yield loaded
+    with speech_file.loaded(path, slots=3) as model:
+        yield model
 
 
 def test_the_shortest_window_that_is_long_enough_is_taken() -> None:

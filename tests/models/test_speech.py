@@ -27,7 +27,7 @@ from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.windows import Thresholds, Window, WindowText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterator
 
     from aggml.models import SpeechModel
 
@@ -48,14 +48,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-async def model(file: Path) -> AsyncIterator[SpeechModel]:
+@pytest.fixture(scope="module")
+def model(file: Path) -> Iterator[SpeechModel]:
     on = aggml.get_device("CPU").backend(n_threads=2)
-    async with on, await aggml.models.load(file, on, slots=3) as loaded:
-        assert isinstance(loaded, aggml.models.SpeechModel)
+    with on, speech_file.loaded(file, backend=on, slots=3) as model:
         # the most tokens of a window: with random weights no window ends by itself
-        loaded._ready().most = 24
-        yield loaded
+        model._ready().most = 24
+        yield model
 
 
 @pytest.mark.parametrize("bands", [80, 128])

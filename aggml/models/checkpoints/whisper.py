@@ -149,7 +149,8 @@ def _read_ggml(path: Path) -> tuple[dict[str, npt.NDArray[Any]], list[bytes]]:
         ModelError: it is cut off; quantized tensors.
     """
     with path.open("rb") as file:
-        whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    whole = np.frombuffer(mapped, np.uint8)
     data = whole.data
     try:
         at = 4 + 44  # skips eleven numbers, which follow from shapes
@@ -158,9 +159,10 @@ def _read_ggml(path: Path) -> tuple[dict[str, npt.NDArray[Any]], list[bytes]]:
         (count,) = struct.unpack_from("<i", data, at)
         at += 4
         words: list[bytes] = []
+        length = struct.Struct("<I").unpack_from
         for _ in range(count):
-            (n,) = struct.unpack_from("<I", data, at)
-            words.append(bytes(data[at + 4 : at + 4 + n]))
+            (n,) = length(data, at)
+            words.append(mapped[at + 4 : at + 4 + n])
             at += 4 + n
         tensors: dict[str, npt.NDArray[Any]] = {}
         while at < len(data):
@@ -217,9 +219,11 @@ def _vocabulary(words: Sequence[bytes], special: Special, rows: int) -> dict[str
         splits = [
             (ids[a], ids[b])
             for i in range(1, len(text))
-            if (a := text[:i]) in ids and (b := text[i:]) in ids
+            if (b := text[i:]) in ids and (a := text[:i]) in ids
         ]
-        merges += [f"{texts[a]} {texts[b]}" for a, b in sorted(splits)]
+        if len(splits) > 1:
+            splits.sort()
+        merges += [f"{texts[a]} {texts[b]}" for a, b in splits]
     tokens = [*texts, *special.names()]
     kinds = [NORMAL] * len(texts) + [CONTROL] * len(special.names())
     if len(tokens) != rows:
