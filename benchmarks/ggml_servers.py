@@ -109,13 +109,13 @@ async def ahead(device: Any) -> dict[str, Any]:
     """Measure with and without issuing ahead in turns, one backend at a time."""
     found: dict[tuple[bool, int], list[list[float]]] = {}
     for block in range(BLOCKS):
-        for way in (block % 2 == 0, block % 2 != 0):
-            for n, times in (await _block(device, issue_ahead=way)).items():
-                found.setdefault((way, n), []).append(times)
+        for issue_ahead in (block % 2 == 0, block % 2 != 0):
+            for n, times in (await _block(device, issue_ahead=issue_ahead)).items():
+                found.setdefault((issue_ahead, n), []).append(times)
     figures: dict[str, Any] = {}
     for n in (1, 3):
-        medians = {w: [statistics.median(b) for b in found[w, n]] for w in (True, False)}
-        every = {w: statistics.median([t for b in found[w, n] for t in b]) for w in (True, False)}
+        medians = {x: [statistics.median(b) for b in found[x, n]] for x in (True, False)}
+        every = {x: statistics.median([t for b in found[x, n] for t in b]) for x in (True, False)}
         figures[f"{n} times set, graph, get: us, ahead"] = round(every[True], 1)
         figures[f"{n} times set, graph, get: us, one by one"] = round(every[False], 1)
         figures[f"{n} times set, graph, get: ratio"] = round(every[False] / every[True], 3)

@@ -23,16 +23,16 @@ TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
 FOLLOWED: Final = 12  # greedy tokens of llama.cpp after the prompt
 
 
-class Eyes:
+class Projector:
     """A mmproj file beside its text model."""
 
     def __init__(self, path: str, session: Session) -> None:
         self.m = m = module("llama_cpp.mtmd_cpp")
-        about = m.mtmd_context_params_default()
-        about.use_gpu, about.n_threads, about.warmup = False, 1, False
-        about.flash_attn_type = 0  # attention in f32
+        params = m.mtmd_context_params_default()
+        params.use_gpu, params.n_threads, params.warmup = False, 1, False
+        params.flash_attn_type = 0  # attention in f32
         self.session = session
-        self.context = m.mtmd_init_from_file(path.encode(), session.model, about)
+        self.context = m.mtmd_init_from_file(path.encode(), session.model, params)
         if not self.context:
             raise RuntimeError(f"llama.cpp cannot load {path}")
         self.width = session.c.llama_model_n_embd_inp(session.model)
@@ -74,29 +74,29 @@ class Eyes:
         return [int(found[i]) for i in range(n.value)]
 
 
-def record(text: str, eyes: str, files: Any) -> dict[str, np.ndarray]:
+def record(text: str, mmproj: str, files: Any) -> dict[str, np.ndarray]:
     """The rows of each picture; ids, logits and greedy tokens of a prompt with two of them."""
     session = Session(text, threads=1, ctx=1024, packing="none")
-    other = Eyes(eyes, session)
-    m, marker = other.m, other.m.mtmd_default_marker().decode()
+    projector = Projector(mmproj, session)
+    m, marker = projector.m, projector.m.mtmd_default_marker().decode()
     found: dict[str, np.ndarray] = {}
     pictures = [files.picture(i) for i in range(len(files.SIZES))]
     for i, rgb in enumerate(pictures):
-        parts = [x for x in other.chunks(marker, [rgb]) if other.ids(x) is None]
-        found[f"rows{i}"] = np.concatenate([other.rows(x) for x in parts])
+        parts = [x for x in projector.chunks(marker, [rgb]) if projector.ids(x) is None]
+        found[f"rows{i}"] = np.concatenate([projector.rows(x) for x in parts])
     a, b, c = files.TEXTS
     session.clear()
     ids: list[int] = []
     n = 0
     at = ctypes.c_int32(0)
-    for chunk in other.chunks(f"{a}{marker}{b}{marker}{c}", pictures[:2]):
-        tokens = other.ids(chunk)
+    for chunk in projector.chunks(f"{a}{marker}{b}{marker}{c}", pictures[:2]):
+        tokens = projector.ids(chunk)
         if tokens is None:
-            values = other.rows(chunk)
+            values = projector.rows(chunk)
             pointer = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
             none = m.mtmd_helper_post_decode_callback(0)
             status = m.mtmd_helper_decode_image_chunk(
-                other.context, session.context, chunk, pointer, at, 0, 512, ctypes.byref(at),
+                projector.context, session.context, chunk, pointer, at, 0, 512, ctypes.byref(at),
                 none, None,
             )  # fmt: skip
             if status:
@@ -124,8 +124,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in sys.argv[1:] or files.KINDS:
             text = files.write_text(Path(folder, f"{kind}.gguf"), kind)
-            eyes = files.write_eyes(Path(folder, f"{kind}-mmproj.gguf"), kind)
-            found = record(str(text), str(eyes), files)
+            mmproj = files.write_eyes(Path(folder, f"{kind}-mmproj.gguf"), kind)
+            found = record(str(text), str(mmproj), files)
             np.savez_compressed(files.REFERENCE / f"{kind}.npz", allow_pickle=False, **found)
             print(kind, {k: x.shape for k, x in found.items()}, found["next"][:8])
 

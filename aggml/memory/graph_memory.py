@@ -64,7 +64,7 @@ class GraphMemory:
     """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time.
 
     Attributes:
-        held: the arena, None before it is needed.
+        block: the arena, None before it is needed.
     """
 
     def __init__(self, buffer_type: BufferType) -> None:

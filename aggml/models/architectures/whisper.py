@@ -38,7 +38,7 @@ def describe(hp: Hyperparameters) -> SpeechDescription:
         cross=CrossAttention(heads, width // heads, frames),
     )
     text = layer_norm_description_of(hp, [layer] * layers_of(hp), position_table=True)
-    heard = EncoderLayer(None, None, "gelu", norms_first=True)
+    audio_layer = EncoderLayer(None, None, "gelu", norms_first=True)
     audio_heads = hp.integer("encoder.attention.head_count", least=1)
     divides(hp, "encoder.attention.head_count", audio_heads, "embedding_length", width)
     audio = EncoderDescription(
@@ -47,7 +47,7 @@ def describe(hp: Hyperparameters) -> SpeechDescription:
         context_length=frames,
         heads=audio_heads,
         eps=hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
-        layers=(heard,) * hp.integer("encoder.block_count", least=1, most=MOST_LAYERS),
+        layers=(audio_layer,) * hp.integer("encoder.block_count", least=1, most=MOST_LAYERS),
     )
     return SpeechDescription(audio, text, bands=hp.integer("encoder.mel_bands", least=1))
 

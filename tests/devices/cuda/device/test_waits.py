@@ -149,10 +149,9 @@ async def main():
     one.alloc([a]); two.alloc([b])
     await one.set(a, x)
     await one.copy(a, b, to=two)
-    asked = fake.calls("cuStreamWaitEvent")
+    waits = fake.calls("cuStreamWaitEvent")
     for i in range(20):
         with fake.held():
-            peers = fake.counter("peer copies")
             one.memset(a, i)
             copied = one.copy(a, b, to=two)
             two.memset(b, 0, offset=4, size=4)
@@ -161,7 +160,7 @@ async def main():
             assert not copied.done()
         got = (await two.get(b)).view(np.uint8)
         assert (got[:4] == i).all() and (got[4:8] == 0).all() and (got[8:] == i).all()
-    assert fake.calls("cuStreamWaitEvent") > asked
+    assert fake.calls("cuStreamWaitEvent") > waits
     await one.aclose(); await two.aclose()
 anyio.run(main)
 """
