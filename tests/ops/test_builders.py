@@ -6,6 +6,7 @@ Not here: shapes and numbers of recorded calls (test_recorded.py).
 from __future__ import annotations
 
 import inspect
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -55,19 +56,18 @@ def test_the_vocabulary_is_complete() -> None:
     assert sorted(builders()) == sorted([*CASES, *_OURS])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_parameters_have_the_names_and_the_order_of_c(name: str) -> None:
-    assert list(inspect.signature(getattr(ops, name)).parameters) == PARAMETERS[name].split()
+def test_parameters_have_the_names_and_the_order_of_c() -> None:
+    found = {name: [*inspect.signature(getattr(ops, name)).parameters] for name in CASES}
+    assert found == {name: PARAMETERS[name].split() for name in CASES}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_builder_says_which_function_of_ggml_it_is(name: str) -> None:
-    assert f"``ggml_{name}``" in (getattr(ops, name).__doc__ or "")
+def test_every_builder_says_which_function_of_ggml_it_is() -> None:
+    silent = [x for x in CASES if f"``ggml_{x}``" not in (getattr(ops, x).__doc__ or "")]
+    assert silent == []
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n not in {"arange", "custom_4d"}])
-@pytest.mark.parametrize("thing", [None, 3, [1.0, 2.0], "x"])
-def test_an_operand_that_is_no_tensor_is_refused(name: str, thing: object) -> None:
+def call_with(name: str, thing: object) -> object:
+    """The result of a builder, or its error, whose operands are ``thing``."""
     parameters = PARAMETERS[name].split()
     operands = {p for p in ("a", "b", "c", "q", "k", "v", "sinks", "af") if p in parameters}
     operands -= {"b", "c"} if name.startswith("scale") or "rope" in name else set()
@@ -82,8 +82,18 @@ def test_an_operand_that_is_no_tensor_is_refused(name: str, thing: object) -> No
     if "mode" in parameters:
         arguments |= {"mode": "normal"}
     arguments = {k: v for k, v in arguments.items() if k in parameters}
-    with pytest.raises(InvalidHandle, match=r"^\[\w+\] \w+ is no tensor"):
-        getattr(ops, name)(**arguments)
+    try:
+        return getattr(ops, name)(**arguments)
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("thing", [None, 3, [1.0, 2.0], "x"])
+def test_an_operand_that_is_no_tensor_is_refused(thing: object) -> None:
+    names = [name for name in CASES if name not in {"arange", "custom_4d"}]
+    for name, found in ((name, call_with(name, thing)) for name in names):
+        assert isinstance(found, InvalidHandle), (name, found)
+        assert re.match(r"\[\w+\] \w+ is no tensor", str(found)), (name, found)
 
 
 def test_every_node_is_in_the_native_vocabulary() -> None:

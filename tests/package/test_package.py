@@ -192,10 +192,8 @@ def imported(name: str) -> types.ModuleType:
     return importlib.import_module(name)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[-1] != "__main__"])
-def test_all_names_what_is_defined(name: str) -> None:
+def check_all(name: str, module: types.ModuleType) -> None:
     """Every public class or function of a module is in its __all__; every name there exists."""
-    module = imported(name)
     listed: list[str] | None = getattr(module, "__all__", None)
     defined = {
         key
@@ -207,9 +205,28 @@ def test_all_names_what_is_defined(name: str) -> None:
     if listed is None:
         assert defined == set(), f"{name} defines public names and has no __all__"
     else:
-        assert sorted(set(listed)) == sorted(listed)
-        assert [key for key in listed if not hasattr(module, key)] == []
-        assert sorted(defined - set(listed)) == []
+        assert sorted(set(listed)) == sorted(listed), name
+        assert [key for key in listed if not hasattr(module, key)] == [], name
+        assert sorted(defined - set(listed)) == [], name
+
+
+def room_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+NAMED = [name for name in MODULES if name.split(".")[-1] != "__main__"]
+
+
+@pytest.mark.parametrize("room", sorted({room_of(name) for name in NAMED}))
+def test_all_names_what_is_defined(room: str) -> None:
+    for name in NAMED:
+        if room_of(name) == room and name not in NEEDS:
+            check_all(name, importlib.import_module(name))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name in NEEDS])
+def test_all_names_what_is_defined_where_a_library_is_needed(name: str) -> None:
+    check_all(name, imported(name))
 
 
 PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
