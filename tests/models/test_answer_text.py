@@ -61,7 +61,7 @@ def characters_of(pieces: list[bytes]) -> int:
     raise AssertionError(data)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 96), max_size=12), STOPS, st.integers(0, 4))
 def test_an_answer_ends_where_a_search_of_the_whole_text_finds_the_first_stop_text(
     text: str, places: list[int], stops: list[str], min_tokens: int
@@ -80,7 +80,7 @@ def test_an_answer_ends_where_a_search_of_the_whole_text_finds_the_first_stop_te
     assert answer.given == len(given)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tokens(), STOPS)
 def test_bytes_that_are_no_utf8_are_replaced_as_in_the_whole_text(
     pieces: list[bytes], stops: list[str]
@@ -94,7 +94,7 @@ def test_bytes_that_are_no_utf8_are_replaced_as_in_the_whole_text(
     assert answer.stopped == (expected is not None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tokens(), STOPS)
 def test_only_text_that_may_begin_a_stop_text_is_held_back(
     pieces: list[bytes], stops: list[str]
@@ -113,7 +113,7 @@ def test_only_text_that_may_begin_a_stop_text_is_held_back(
             assert not any(stop.startswith(text[-n:]) for stop in stops)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tokens(), STOPS)
 def test_each_token_begins_behind_the_characters_of_those_before_it(
     pieces: list[bytes], stops: list[str]

@@ -551,7 +551,7 @@ def situations(draw: st.DrawFn) -> tuple[int, int, int, list[Neighbour]]:
     return draw(st.integers(1, 400)), least + draw(size), least, others
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(situations())
 def test_room_is_made_within_the_limit_and_of_idle_models_alone(
     case: tuple[int, int, int, list[Neighbour]],
@@ -577,7 +577,7 @@ def test_room_is_made_within_the_limit_and_of_idle_models_alone(
         assert all(by_name[name].used and not by_name[name].held for name in found.wait)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(situations())
 def test_there_is_room_once_all_other_uses_have_ended(
     case: tuple[int, int, int, list[Neighbour]],
