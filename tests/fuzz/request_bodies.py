@@ -228,6 +228,8 @@ def drawn(source: random.Random) -> Body:
     _check_together(path, fields, wrong, source)
     if path != "embeddings" and "stream" not in wrong and source.random() < 0.4:
         fields["stream"] = True
+    if fields.get("stream_options") is not None and not fields.get("stream"):
+        wrong.add("stream_options")
     status = 400 if wrong else 200
     if source.random() < 0.05:
         fields["model"] = source.choice(["gpt-9", "", "small-random-llama"])
