@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 from models import speech_file, voice_file
 from serve.support import LOOPS, PATIENCE, started
@@ -20,6 +19,8 @@ from websockets.sync.client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from openai import OpenAI
 
 # OpenAI's client opens a WebSocket in a way that newer websockets warn of.
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
@@ -36,8 +37,11 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield found
 
 
-def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="right", timeout=PATIENCE)
+def client(**options: Any) -> OpenAI:
+    # Importing it takes a second of a core, which each process that collects tests would spend.
+    from openai import OpenAI
+
+    return OpenAI(timeout=PATIENCE, **options)
 
 
 def sessions(url: str) -> float:
@@ -53,7 +57,9 @@ def encoded(data: bytes) -> str:
 
 def test_the_client_of_openai_gets_its_turns(url: str) -> None:
     pcm = np.round(voice_file.sound() * 32767).astype("<i2").tobytes()
-    with client(url).realtime.connect(extra_query={"intent": "transcription"}) as talk:
+    with client(base_url=f"{url}/v1", api_key="right").realtime.connect(
+        extra_query={"intent": "transcription"}
+    ) as talk:
         kinds: list[str] = []
         sound: Any = {
             "format": {"type": "audio/pcm", "rate": 24000},
@@ -81,7 +87,7 @@ def test_the_client_of_openai_gets_its_turns(url: str) -> None:
 def test_the_older_client_of_openai_commits_its_turns(url: str) -> None:
     address = url.replace("http", "ws") + "/v1"
     with (
-        openai.OpenAI(api_key="right", websocket_base_url=address) as older,
+        client(api_key="right", websocket_base_url=address) as older,
         older.beta.realtime.connect(
             model="random", extra_query={"intent": "transcription"}
         ) as talk,
@@ -104,7 +110,7 @@ def test_the_older_client_of_openai_commits_its_turns(url: str) -> None:
 
 
 def test_a_wrong_key_is_told_at_the_handshake(url: str) -> None:
-    wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", timeout=PATIENCE)
+    wrong = client(base_url=f"{url}/v1", api_key="wrong")
     with pytest.raises(Exception, match="401"), wrong.realtime.connect():
         pass
 
