@@ -161,8 +161,14 @@ LAYOUTS: Final = {
     "xverse": Layout("xverse", {}, OUTPUT, {"rope.dimension_count": HEAD}),
     "orion": Layout("orion", _CENTRED, {**OUTPUT, **_LAST}, _EPS),
     "bloom": Layout(
-        "bloom", {**_CENTRED, **_UNGATED, **_JOINED},
-        {**_LAST, "token_embd_norm.weight": (WIDTH,), "token_embd_norm.bias": (WIDTH,)}, _EPS,
+        "bloom",
+        {
+            **_CENTRED, **_UNGATED, **_JOINED, "attn_qkv.weight": (3 * WIDTH, WIDTH),
+            "attn_qkv.bias": (3 * WIDTH,), "ffn_up.weight": (4 * WIDTH, WIDTH),
+            "ffn_up.bias": (4 * WIDTH,), "ffn_down.weight": (WIDTH, 4 * WIDTH),
+        },
+        {**_LAST, "token_embd_norm.weight": (WIDTH,), "token_embd_norm.bias": (WIDTH,)},
+        {**_EPS, "attention.head_count_kv": HEADS, "feed_forward_length": 4 * WIDTH},
     ),
     "mpt": Layout(
         "mpt", {**_JOINED, "attn_qkv.bias": None, "ffn_gate.weight": None}, {},

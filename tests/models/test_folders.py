@@ -314,8 +314,9 @@ _NOMIC: Final = {
     "attn_output": "attn.out_proj", "attn_output_norm": "norm1", "ffn_up": "mlp.fc1",
     "ffn_down": "mlp.fc2", "layer_output_norm": "norm2", "ffn_gate_inp": "mlp.router.layer",
 }  # fmt: skip
-#: Folders of models that transformers has no class of: their config.json, the prefix of a layer's
-#: tensors, and the folder's names of tensors ("{e}" is each expert).
+#: Folders that are compared with a layout, most of them of models without a class in transformers:
+#: their config.json, the prefix of a layer's tensors, and the folder's names of tensors ("{e}" is
+#: each expert).
 OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
     "bailingmoe2": (
         {
@@ -452,6 +453,41 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             "ffn_down": "ffn.proj_2",
         },
     ),
+    "bloom": (
+        {
+            "model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 64,
+            "n_layer": 4, "n_head": 4, "layer_norm_epsilon": 1e-5, "vocab_size": 320,
+            "seq_length": 512, "apply_residual_connection_post_layernorm": False,
+            "bias_dropout_fusion": True, "masked_softmax_fusion": True, "offset_alibi": 100,
+            "pretraining_tp": 2, "slow_but_exact": False, "unk_token_id": 0,
+            "attention_softmax_in_fp32": True,
+        },
+        "h.{i}.",
+        {
+            "token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm",
+            "output_norm": "ln_f", "attn_norm": "input_layernorm",
+            "attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense",
+            "ffn_norm": "post_attention_layernorm", "ffn_up": "mlp.dense_h_to_4h",
+            "ffn_down": "mlp.dense_4h_to_h",
+        },
+    ),
+    "dbrx": (
+        {
+            "model_type": "dbrx", "architectures": ["DbrxForCausalLM"], "d_model": 64,
+            "n_heads": 4, "n_layers": 4, "max_seq_len": 512, "vocab_size": 320,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 10000},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 8, "moe_top_k": 2,
+                           "ffn_act_fn": {"name": "silu"}, "moe_normalize_expert_weights": 1},
+            "emb_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": False,
+        },
+        "transformer.blocks.{i}.",
+        {
+            "token_embd": "transformer.wte", "output_norm": "transformer.norm_f",
+            "output": "lm_head", "attn_norm": "norm_attn_norm.norm_1",
+            "attn_output_norm": "norm_attn_norm.norm_2", "attn_qkv": "norm_attn_norm.attn.Wqkv",
+            "attn_output": "norm_attn_norm.attn.out_proj", "ffn_gate_inp": "ffn.router.layer",
+        },
+    ),
     "smallthinker": (
         {
             **_SIZES, "model_type": "smallthinker", "architectures": ["SmallThinkerForCausalLM"],
@@ -538,6 +574,15 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
             found[to] = rows.reshape(-1, rows.shape[-1])
             found[f"{prefix.format(i=layer)}mlp.experts.bias"] = np.zeros(64, np.float32)
             continue
+        if case == "dbrx" and part.endswith("_exps"):
+            rows = values.swapaxes(1, 2) if part == "ffn_down_exps" else values
+            to = {"gate": "w1", "up": "v1", "down": "w2"}[part[4:-5]]
+            place_of = f"{prefix.format(i=layer)}ffn.experts.mlp.{to}"
+            found[place_of] = rows.reshape(-1, rows.shape[-1])
+            continue
+        if case == "bloom" and part == "attn_qkv":  # head by head
+            values = values.reshape(3, layout.HEADS, -1, *values.shape[1:])
+            values = values.swapaxes(0, 1).reshape(-1, *values.shape[3:])
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
