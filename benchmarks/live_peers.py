@@ -106,11 +106,7 @@ async def in_threads(ct2: Path, gguf: Path) -> Stages:
             str(ct2), device="cpu", compute_type="float32", cpu_threads=count, num_workers=4
         )
     )
-    model = await anyio.to_thread.run_sync(
-        lambda: module("llama_cpp").Llama(
-            str(gguf), n_ctx=512, n_threads=count, n_threads_batch=count, verbose=False
-        )
-    )
+    model = await anyio.to_thread.run_sync(_llama, gguf, count)
     lock = anyio.Lock()
 
     def heard(samples: F32) -> str:
@@ -129,6 +125,30 @@ async def in_threads(ct2: Path, gguf: Path) -> Stages:
             return await anyio.to_thread.run_sync(answered, text)
 
     return write, answer
+
+
+def _llama(gguf: Path, count: int) -> Any:
+    """llama-cpp-python's model.
+
+    With ``LLAMA_PACKING=none`` in the environment its weights stay as they are in the file: on some
+    processors its packed kernels end the process (SIGILL).
+    """
+    llama = module("llama_cpp")
+    defaults = llama.llama_cpp.llama_model_default_params
+
+    def unpacked() -> Any:
+        found = defaults()
+        found.use_extra_bufts = False
+        return found
+
+    if os.environ.get("LLAMA_PACKING") == "none":
+        llama.llama_cpp.llama_model_default_params = unpacked
+    try:
+        return llama.Llama(
+            str(gguf), n_ctx=512, n_threads=count, n_threads_batch=count, verbose=False
+        )
+    finally:
+        llama.llama_cpp.llama_model_default_params = defaults
 
 
 async def _measured(

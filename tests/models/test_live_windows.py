@@ -48,13 +48,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechModel]:
 
 
 def test_the_shortest_window_that_is_long_enough_is_taken() -> None:
-    assert [frames_for(n, 3000) for n in (1, 600, 601, 1000, 1400, 1501, 3000, 3001)] == [
-        600, 600, 750, 1000, 1500, 3000, 3000, 3000,
+    assert [frames_for(n, 3000) for n in (1, 600, 601, 1000, 1400, 1501, 2851, 3000, 3001)] == [
+        600, 600, 750, 1050, 1500, 1650, 3000, 3000, 3000,
     ]  # fmt: skip
     assert frames_for(1, 14) == 14  # of 7 rows there are no such parts
 
 
-@pytest.mark.parametrize("frames", [600, 750, 1000, 1500])
+@pytest.mark.parametrize("frames", [600, 750, 1050, 2850])
 async def test_a_shorter_window_is_heard_as_by_a_model_whose_windows_are_not_longer(
     model: SpeechModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int
 ) -> None:

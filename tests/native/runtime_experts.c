@@ -1,9 +1,8 @@
-/* Experts that are guessed, noted and named: on a stream that copies, beside one that fetches ids and one that
- * computes.
+/* Experts that are guessed, noted and named: on a stream that copies, beside those that fetch ids and compute.
  *
- * Rounds are queued ahead, as a scheduler does. A round forgets all matrices, copies those that the round before named,
- * until the ids are known, then those that are missing; the computation checks each matrix that was named. Not here:
- * the scheduler's order of these operations (tests/scheduler/test_guesses.py). */
+ * Rounds are queued ahead, as a scheduler does. A round forgets all matrices, copies those that the round before
+ * named, until the ids are known, then those that are missing; the computation checks each matrix that was named.
+ * Not here: the scheduler's order of these operations (tests/scheduler/test_guesses.py). */
 #include "rig.h"
 
 enum { EXPERTS = 12, SIZE = 96, USED = 3, TOKENS = 2, IDS = USED * TOKENS, STACKS = 3, ROUNDS = 60, PROGRAMS = 12 };

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "encode_sound", "frames_for", "rows_to_write", "write_memories"]
 
-PARTS: Final = (5, 4, 3, 2)  # shorter windows are such parts of 30 s: 6, 7.5, 10 and 15
+PARTS: Final = 20  # shorter windows have so many twentieths of 30 s: 1.5 s,
+FEWEST: Final = 4  # and at least 6 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,13 @@ async def encode_sound(
 def frames_for(least: int, most: int) -> int:
     """The frames of the shortest window that has ``least`` of them, where ``most`` fill a window.
 
-    There are few shorter ones, as each has a graph. They have an even number of frames, of which
-    the encoder makes half as many rows.
+    The shorter ones are some twentieths of it, as each length has a graph. They have an even number
+    of frames, of which the encoder makes half as many rows.
     """
-    fitting = [most // k for k in PARTS if most % (2 * k) == 0]
-    return next((x for x in fitting if x >= least), most)
+    if most % (2 * PARTS):
+        return most
+    part = most // PARTS
+    return min(max(-(-least // part), FEWEST) * part, most)
 
 
 def rows_to_write(n: int, windows: int, most: int) -> MemoryRows:
@@ -166,12 +169,17 @@ class Listener:
         Cancellation: aborts the computation; the keys and values of these sequences are undefined.
         """
         slots = range(len(windows)) if slots is None else slots
-        alike: dict[int, list[tuple[F32, int]]] = {}  # windows of the same length go together
-        for mel, slot in zip(windows, slots, strict=True):
-            alike.setdefault(mel.shape[1], []).append((mel, slot))
+        # Whole windows go together. Shorter ones are encoded one by one: together they took as long
+        # on a CPU, and each number of windows of each length would have a graph.
+        whole = []
         with self.lifetime.use("Listener"):
-            for frames, those in alike.items():
-                await self._encode(frames, those)
+            for mel, slot in zip(windows, slots, strict=True):
+                if mel.shape[1] == self.frames:
+                    whole.append((mel, slot))
+                else:
+                    await self._encode(mel.shape[1], [(mel, slot)])
+            if whole:
+                await self._encode(self.frames, whole)
 
     async def _encode(self, frames: int, windows: Sequence[tuple[F32, int]]) -> None:
         """Encode windows of ``frames`` frames, each for a sequence."""

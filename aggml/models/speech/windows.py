@@ -322,7 +322,10 @@ class Windows:
             texts[slots[k] - low] = [*first, *text, special.end]
             firsts[k] = len(first)
             frames[k] = (window.mel.shape[1] if window.frames is None else window.frames) // 2
-        most = max(windows[k].mel.shape[1] for k in timed) // 2
+        # Rounded up to fifths of a whole window, since the graph is for so many rows.
+        whole, rows = self._listener.frames // 2, max(windows[k].mel.shape[1] for k in timed) // 2
+        fifths = -(-rows * 5 // whole)
+        most = -(-fifths * whole // 5)
         attention = await self._aligner.attention_of(low, texts, most)
 
         def times() -> dict[int, WindowText]:
