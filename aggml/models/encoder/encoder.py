@@ -89,6 +89,7 @@ class Encoder:
             that predicts masked words (SPLADE); None: the file has neither head.
         multi: what vectors of tokens are: "multi" with a head for them (ColBERT), else "tokens".
         full: tokens of a full batch.
+        enough: tokens of a batch that is worth computing beside another one.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class Encoder:
         sites = [self.site, *map(site_of, self._further)]
         self._workers = [_Worker(site) for site in sites]
         self._part = PART_TOKENS if cpu else DEVICE_TOKENS
-        self.full: int = self._part if not cpu else PARTS * self._part * len(self._workers)
+        each = self._part * len(self._workers)  # a part for each worker
+        self.full: int = PARTS * each if cpu else self._part
+        self.enough: int = each
         self._narrow = cpu and _is_narrow(weights)
         self._max_graphs = max_graphs
         self._lock = new_lock()  # of the caches of graphs; held for moments only
