@@ -54,8 +54,9 @@ DEVICE_TOKENS: Final = 4096
 TERMS: Final = 1 << 24
 #: Graphs of such heads that are kept for each thread; each has up to 8 MiB of results.
 TERM_GRAPHS: Final = 8
-#: A batch is full with so many parts for each worker.
-PARTS: Final = 4
+#: A batch is full with so many parts for each worker; two are computed at a time. Beside calls of
+#: 64 texts of 122 tokens one text waited 0.17 s, and 0.27 s with 4 parts (median, two busy cores).
+PARTS: Final = 2
 #: So many texts are packed and queued in one turn of the event loop: it takes less than 0.1 ms.
 AT_ONCE: Final = 8
 
