@@ -90,8 +90,9 @@ class EncoderModel(Model):
         self._encoder = encoder
         self.counters: Counters = Counters()
         self._batches: BatchEngine[_Text, F32] = BatchEngine(
-            self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2
-        )
+            self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2,
+            enough=encoder.enough,
+        )  # fmt: skip
 
     @property
     def width(self) -> int:

@@ -229,6 +229,82 @@ async def test_a_full_batch_is_computed_beside_the_running_one() -> None:
     assert idle(engine)
 
 
+async def test_enough_for_a_batch_is_computed_beside_the_running_one() -> None:
+    gate = Gate()
+    engine = BatchEngine(gate, full=6, max_waiting=1000, at_once=2, enough=3)
+    async with Caller(engine) as caller:
+        await caller.submit("a", "bb")
+        assert gate.batches == [["a"]]
+        await caller.submit("c", "dddd")
+        assert gate.batches == [["a"], ["bb", "c"]]
+        gate.let_go(3)
+    assert gate.batches[2:] == [["dddd"]]
+    assert caller.results == {x: x.upper() for x in ("a", "bb", "c", "dddd")}
+    assert idle(engine)
+
+
+async def test_a_large_call_has_several_batches_computed_at_a_time() -> None:
+    """While the results of one are handed out, the device computes the next one."""
+    gate, found = Gate(), list[str]()
+    engine = BatchEngine(gate, full=4, max_waiting=1000, at_once=2, enough=2)
+    items = [*"abcdefghijk"]
+    async with anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            found.extend(await engine.submit_all(items))
+
+        tasks.start_soon(call)
+        await quiet()
+        assert gate.batches == [[*"abcd"], [*"efgh"]]
+        gate.let_go()
+        await quiet()
+        assert gate.batches[2:] == [[*"ijk"]]
+        tasks.start_soon(engine.submit, "z")
+        await quiet()
+        gate.let_go(3)
+    assert gate.batches[3:] == [["z"]]
+    assert found == [x.upper() for x in items]
+    assert idle(engine)
+
+
+async def test_a_large_call_ends_when_it_is_cancelled_or_a_batch_fails() -> None:
+    gate = Gate()
+    engine = BatchEngine(gate, full=2, max_waiting=1000, at_once=2, enough=1)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.submit_all, [*"abcdef"])
+            await quiet()
+            assert gate.batches == [[*"ab"], [*"cd"]]
+            scope.cancel()
+    assert gate.cancelled == 2
+    assert idle(engine)
+    gate.fail = ValueError("broken")
+    gate.let_go(2)  # each of the tasks that compute may have had items of both batches
+    with pytest.raises(EngineError, match="broken") as caught:
+        await engine.submit_all([*"abcdef"])
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert len(gate.batches) == 4
+    assert idle(engine)
+
+
+async def test_a_large_call_goes_on_while_others_fill_the_queue() -> None:
+    gate, found = Gate(), list[str]()
+    engine = BatchEngine(gate, full=2, max_waiting=2, at_once=2, enough=2)
+    items = [*"abcdefgh"]
+    async with anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            found.extend(await engine.submit_all(items))
+
+        tasks.start_soon(call)
+        await quiet()
+        gate.let_go(100)
+    assert found == [x.upper() for x in items]
+    with pytest.raises(FullError):
+        await BatchEngine(gate, full=2, max_waiting=0, at_once=2).submit_all(items)
+    assert idle(engine)
+
+
 async def test_an_item_longer_than_a_batch_goes_alone() -> None:
     gate = Gate()
     async with Caller(made(gate, full=2)) as caller:

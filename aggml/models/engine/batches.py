@@ -145,6 +145,8 @@ class _Call:
     Attributes:
         home: the event loop of the task.
         caller: for whom it asks.
+        calls: those that take items from the same ones, itself included; None: itself alone.
+        most: the most that the ``size`` of all of these may be.
         left: how many of its requests in queue and batches are not answered.
         size: the sum of their sizes.
         queued: how many of its requests are in the queue.
@@ -153,9 +155,14 @@ class _Call:
         parker: where the task sleeps; None: it did not have to so far.
     """
 
-    __slots__ = ("batch", "caller", "error", "home", "left", "parker", "queued", "removed", "size")
+    __slots__ = (
+        "batch", "caller", "calls", "error", "home", "left", "most", "parker", "queued", "removed",
+        "size",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, calls: list[_Call] | None = None) -> None:
+        self.calls = calls
+        self.most = most
         self.parker: Parker | None = None
         self.home = running_loop()
         self.caller = caller.get()
@@ -221,8 +228,10 @@ class BatchEngine(Generic[T, R]):
             that computes is cancelled, or if nobody waits for its results any more.
         full: a batch is full at this sum of lengths; a single item may be longer.
         max_waiting: how many requests may be in the queue; more are refused.
-        at_once: how many batches may be computed at a time. A further one begins beside a running
-            one only if it is full.
+        at_once: how many batches may be computed at a time. A call with more than fills one batch
+            computes so many at a time itself.
+        enough: a further batch begins beside a running one only if this sum of lengths is in the
+            queue; None: only if it is full.
     """
 
     def __init__(
@@ -232,9 +241,11 @@ class BatchEngine(Generic[T, R]):
         full: int,
         max_waiting: int,
         at_once: int = 1,
+        enough: int | None = None,
     ) -> None:
         self._compute = compute
         self._full = full
+        self._enough = full if enough is None else enough
         self._max_waiting = max_waiting
         self._at_once = at_once
         self._queue: list[_Request] = []  # in order of arrival
@@ -261,8 +272,8 @@ class BatchEngine(Generic[T, R]):
     ) -> list[R]:
         """The results for several items, in their order.
 
-        No more of them are in the queue at a time than two batches have. So somebody else's item
-        does not wait for all of them.
+        No more of them are in the queue and in batches at a time than two batches have. So
+        somebody else's item does not wait for all of them.
 
         Args:
             items: any number.
@@ -303,8 +314,52 @@ class BatchEngine(Generic[T, R]):
             )
 
     async def _answers(self, todo: deque[T], priority: int) -> list[R]:
-        call = _Call()
         requests: list[_Request] = []
+        if self._at_once == 1 or sum(map(len, todo)) <= self._full:
+            await self._take_part(_Call(2 * self._full), requests, todo, priority)
+            return [request.result for request in requests]
+        failures: list[Exception] = []
+        calls: list[_Call] = []
+        calls += [_Call(self._at_once * self._full, calls) for _ in range(self._at_once)]
+        working = len(calls)
+
+        async def take_part(call: _Call) -> None:
+            nonlocal working
+            try:
+                await self._take_part(call, requests, todo, priority)
+            except Exception as error:
+                working -= 1
+                if not working or not isinstance(error, FullError):  # else the others go on
+                    failures.append(error)
+                    tasks.cancel_scope.cancel()
+
+        # A task computes one batch at a time. While its results are handed out, the device would
+        # have nothing to do if there were no other one.
+        try:
+            async with anyio.create_task_group() as tasks:
+                for call in (*calls,):
+                    tasks.start_soon(take_part, call)
+        finally:
+            calls.clear()  # they refer to each other through it
+        if failures:
+            raise failures[0]
+        return [request.result for request in requests]
+
+    async def _take_part(
+        self, call: _Call, requests: list[_Request], todo: deque[T], priority: int
+    ) -> None:
+        """Bring items to the queue, compute batches, and wait until these items have their results.
+
+        Args:
+            call: of this task.
+            requests: of all items so far, in their order; further ones are added.
+            todo: the items that are still to come; other tasks may take from them as well.
+            priority: of the items.
+
+        Raises:
+            EngineError: the computation failed.
+            FullError: too many requests are waiting.
+        """
         if not todo:
             await CHECKPOINT
         self._shares.enter(call.caller)
@@ -329,7 +384,6 @@ class BatchEngine(Generic[T, R]):
             if isinstance(call.error, EngineError):
                 raise call.error
             raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
-        return [request.result for request in requests]
 
     async def _drive(self, batch: _Batch, call: _Call, *, last: bool) -> None:
         """Compute a batch and hand out its results.
@@ -402,15 +456,13 @@ class BatchEngine(Generic[T, R]):
     # -- changes of the state, each called with the lock
 
     def _add(self, call: _Call, requests: list[_Request], todo: deque[T], priority: int) -> bool:
-        """Add items to the queue, as many as fill two batches; False: none.
+        """Add items to the queue, as many as the call may have there; False: none.
 
         Raises:
             FullError: the queue is full.
         """
-        if not todo or (call.left and call.size >= self._full):
-            return False
-        now = time.monotonic()
-        while todo and (not call.left or call.size < 2 * self._full):
+        added, now, size = False, time.monotonic(), sum(x.size for x in call.calls or (call,))
+        while todo and (not call.left or size + len(todo[0]) <= call.most):
             if len(self._queue) >= self._max_waiting:
                 if call.left:
                     break
@@ -426,7 +478,9 @@ class BatchEngine(Generic[T, R]):
             self._enqueue(request)
             call.left += 1
             call.size += request.about.size
-        return True
+            size += request.about.size
+            added = True
+        return added
 
     def _enqueue(self, request: _Request) -> None:
         self._queue.append(request)
@@ -437,7 +491,7 @@ class BatchEngine(Generic[T, R]):
         running = len(self._batches)
         if not self._queue or running >= self._at_once:
             return False
-        return not running or self._queued >= self._full
+        return not running or self._queued >= self._enough
 
     def _begin(self, call: _Call) -> _Batch | None:
         """The next batch, which the task then computes; None: the task has to park, or is done."""
