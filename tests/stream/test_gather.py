@@ -187,10 +187,11 @@ async def test_what_is_no_future_is_refused() -> None:
 
 async def test_what_is_no_future_is_refused_by_the_name_of_the_function(be: aggml.Backend) -> None:
     future = be.get(holding(be, ramp()))
-    for given, said in (
+    cases: list[tuple[tuple[Any, ...], str]] = [
         ((future, 5), r"^\[gather\] 5 is no Future$"),
         (([future],), r"^\[gather\] \[<Future .* is no Future: call gather\(\*futures\)$"),
-    ):
+    ]
+    for given, said in cases:
         with pytest.raises(aggml.InvalidHandle, match=said):
             await aggml.gather(*given)
     wrong: list[Any] = [future, 5, None]
