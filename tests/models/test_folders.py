@@ -478,6 +478,27 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             "attn_output": "norm_attn_norm.attn.out_proj", "ffn_gate_inp": "ffn.router.layer",
         },
     ),
+    "cohere2moe": (
+        {
+            **{x: y for x, y in _SIZES.items() if x != "rms_norm_eps"},
+            "model_type": "cohere2_moe", "architectures": ["Cohere2MoeForCausalLM"],
+            "num_hidden_layers": 4, "head_dim": 16, "layer_norm_eps": 1e-5, "logit_scale": 0.25,
+            "intermediate_size": 32, "prefix_dense_intermediate_size": 96, "num_experts": 8,
+            "num_experts_per_tok": 2, "num_shared_experts": 3, "sliding_window": layout.WINDOW,
+            "expert_selection_fn": "sigmoid", "norm_topk_prob": True, "attention_bias": False,
+            "shared_expert_combination_strategy": "average", "hidden_act": "silu",
+            "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+            "mlp_layer_types": ["dense", *["sparse"] * 3], "sliding_window_pattern": 4,
+            "prefix_dense_sliding_window_pattern": 1, "tie_word_embeddings": True,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, **_SELF, "ffn_gate_inp": "mlp.gate",
+            **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_exps": f"mlp.experts.{{e}}.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
+        },
+    ),
     "smallthinker": (
         {
             **_SIZES, "model_type": "smallthinker", "architectures": ["SmallThinkerForCausalLM"],
