@@ -71,6 +71,11 @@ def _gating(config: Config) -> int:
     return 2 if config.get("expert_selection_fn", default="softmax") == "sigmoid" else 3
 
 
+def _sums_to_one(config: Config) -> bool:
+    """Whether weights of experts are divided by their sum; those of a softmax have the sum 1."""
+    return bool(config.get("norm_topk_prob", default=True)) and _gating(config) == 2
+
+
 def _dense_inner(config: Config) -> Any:  # noqa: ANN401 a key
     """Elements between the matrices of the first layers' nets."""
     return config.get("prefix_dense_intermediate_size", default=config.need("intermediate_size"))
@@ -93,7 +98,7 @@ CHECKPOINT: Final = Checkpoint(
     {
         **CENTRED_KEYS,
         **EXPERT_KEYS,
-        "attention.layer_norm_rms_epsilon": number("rms_norm_eps"),
+        "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps"),
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern(PERIOD),
         "feed_forward_length": _dense_inner,
@@ -101,9 +106,7 @@ CHECKPOINT: Final = Checkpoint(
         "expert_shared_count": "num_shared_experts",
         "expert_shared_feed_forward_length": _shared_inner,
         "expert_gating_func": _gating,
-        "expert_weights_norm": lambda config: (
-            _gating(config) == 2 and config.get("norm_topk_prob", default=True)
-        ),
+        "expert_weights_norm": _sums_to_one,
         "leading_dense_block_count": exaone_moe.dense_layers,
         "logit_scale": number("logit_scale", default=0.0625),
     },

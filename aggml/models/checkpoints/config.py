@@ -163,4 +163,5 @@ class Config:
                     "rope_parameters"
                 )
         base = self.get("rope_theta", "rotary_emb_base", "global_rope_theta")
+        base = None if isinstance(base, list) else base  # see `rope_keys`
         return ({} if base is None else {"rope_theta": base}) | old | dict(found)

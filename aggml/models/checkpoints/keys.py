@@ -170,6 +170,10 @@ NEIGHBOURS: Final[dict[str, Rule]] = {
 }
 
 
+#: Models whose config.json may have a base of the frequencies for each layer.
+BASES_OF_LAYERS: Final = ("step3p5", "step3p7")
+
+
 def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
     """GGUF's keys for the bases of the frequencies and for the extension of the context.
 
@@ -181,6 +185,12 @@ def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
         ModelError: an unknown way of extending the context.
     """
     _refuse_rope(config, tensors)
+    told = config.values.get("rope_theta")
+    if isinstance(told, list) and config.model_type not in BASES_OF_LAYERS:
+        raise ModelError(
+            f"config.json has rope_theta = {told!r:.60}, expected was a finite number for a "
+            f"{config.model_type!r} model"
+        )
     rope, found = config.rope(), {}
     base = rope.get("rope_theta")
     if base is not None:

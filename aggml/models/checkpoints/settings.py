@@ -157,7 +157,9 @@ _SIZES: Final = _words(
     "attention_chunk_size conv_L_cache global_head_dim mamba_d_ssm mamba_head_dim "
     "mamba_num_heads num_layers num_decoder_layers ssm_state_size block_multiple_of "
     "interleave_moe_layer_step num_global_key_value_heads moe_layer_interval altup_num_inputs "
-    "model_dim num_transformer_layers max_context_length ffn_dim_divisor "
+    "max_sequence_length num_attention_groups num_sliding_attention_heads share_expert_dim "
+    "prefix_dense_intermediate_size model_dim num_transformer_layers max_context_length "
+    "ffn_dim_divisor "
     "max_seq_len seq_length n_embed swa_num_key_value_heads index_n_heads index_head_dim "
     "index_block_size index_topk_blocks dense_intermediate_size "
     "vocab_size_per_layer_input n_head_kv ffn_hidden_size num_ln_in_parallel_attn"
@@ -174,12 +176,12 @@ _COUNTS: Final = _words(
     "moe_layer_num_skipped moe_shared_expert_intermediate_size top_k_experts moe_k "
     "moe_every_n_layers moe_latent_size num_nextn_predict_layers num_shared_experts "
     "num_experts_per_token num_expert_group "
-    "altup_active_idx index_local_blocks sliding_window_size"
+    "altup_active_idx index_local_blocks sliding_window_size moe_top_k"
 )
 #: Counts that may differ from layer to layer.
 _EACH_COUNTS: Final = _words("intermediate_size")
 _NUMBERS: Final = _words(
-    "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps rope_theta "
+    "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps "
     "rotary_emb_base rope_local_base_freq global_rope_theta local_rope_theta "
     "partial_rotary_factor rotary_pct rotary_emb_fraction embedding_multiplier "
     "residual_multiplier attention_multiplier logits_scaling routed_scaling_factor "
@@ -189,7 +191,8 @@ _NUMBERS: Final = _words(
     "ssm_in_multiplier ssm_out_multiplier attn_scale floor_scale logit_scale "
     "block_ffn_dim_multiplier route_scale router_jitter_noise moe_routed_scaling_factor "
     "moe_router_logit_softcapping scale_emb scale_depth clip_qkv expansion_ratio "
-    "attention_value_scale swa_rope_theta layernorm_epsilon"
+    "attention_value_scale swa_rope_theta layernorm_epsilon moe_router_scaling_factor "
+    "rope_freq_constant router_scaling_factor"
 )
 _FLAGS: Final = _words(
     "tie_word_embeddings attention_bias attention_out_bias mlp_bias qkv_bias use_qkv_bias "
@@ -202,29 +205,37 @@ _FLAGS: Final = _words(
     "use_mixed_mlp_moe use_mla use_qk_norm use_rotary_pos_emb mup_enabled route_norm "
     "mla_use_nope moe_renormalize use_grouped_topk "
     "altup_correct_scale new_decoder_architecture multi_query alibi parallel_attn bias "
-    "moe_apply_router_weight_on_input use_gemma_norm apply_residual_connection_post_layernorm"
+    "moe_apply_router_weight_on_input use_gemma_norm apply_residual_connection_post_layernorm "
+    "ffn_with_glu moe_router_enable_expert_bias moe_router_use_sigmoid norm_expert_weight "
+    "normalize_qk_projections qk_norm share_input_output_layers use_head_wise_attn_gate "
+    "use_moe_router_bias"
 )
 _TEXTS: Final = _words(
     "model_type hidden_act hidden_activation activation activation_function "
     "position_embedding_type topk_method scoring_func feed_forward_type attn_mode "
     "moe_router_activation_func "
-    "qk_norm_type hybrid_override_pattern mamba_hidden_act mlp_hidden_act norm_type score_func"
+    "activation_fn_name expert_selection_fn moe_router_activation normalization_layer_name "
+    "shared_expert_combination_strategy qk_norm_type hybrid_override_pattern mamba_hidden_act "
+    "mlp_hidden_act norm_type score_func"
 )
 _LISTS: Final = _words(
     "layer_types layers_block_type architectures no_rope_layers mlp_only_layers attn_layer_indices "
     "moe_layers time_step_limit mlp_layer_types lora_adaptations layer_rope_theta "
-    "num_attention_heads_per_layer hybrid_layer_pattern ffn_multipliers num_query_heads"
+    "num_attention_heads_per_layer hybrid_layer_pattern ffn_multipliers num_query_heads "
+    "is_moe_layer"
 )
-_NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers")
+_NUMBER_LISTS: Final = _words("mlp_multipliers ssm_multipliers partial_rotary_factors")
 _OBJECTS: Final = _words(
     "rope_parameters rope_scaling text_config quantization_config id2label per_layer_config "
-    "vision_config linear_attn_config sparse_attention_config attn_config ffn_config"
+    "vision_config linear_attn_config sparse_attention_config attn_config ffn_config "
+    "attention_other_setting"
 )
 #: What has several types, and is checked where it is read.
 OF_SEVERAL_TYPES: Final = _words(
     "moe_layer_end_index moe_topk num_shared_expert time_step_rank sliding_window_pattern "
     "_sliding_window_pattern use_bidirectional_attention activation_sparsity_pattern "
-    "mamba_dt_rank moe_layer_freq num_kv_heads"
+    "mamba_dt_rank moe_layer_freq num_kv_heads gating moe_layers_enum share_expert_dims "
+    "swiglu_limits swiglu_limits_shared"
 )
 
 _MOST: Final = (1 << 31) - 1
@@ -249,6 +260,9 @@ TYPES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
         _EACH_COUNTS, ("a whole number from 0 on, or a list of one for each layer", _each_whole)
     ),
     **dict.fromkeys(_NUMBERS, ("a finite number", _number)),
+    **dict.fromkeys(
+        ("rope_theta",), ("a finite number", lambda x: isinstance(x, list) or _number(x))
+    ),
     **dict.fromkeys(_FLAGS, ("true or false", lambda x: isinstance(x, bool))),
     **dict.fromkeys(_TEXTS, ("a text", lambda x: isinstance(x, str))),
     **dict.fromkeys(_LISTS, ("a list", lambda x: isinstance(x, list))),
