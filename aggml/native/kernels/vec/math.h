@@ -168,8 +168,8 @@ AGK_INLINE vf v_exp2_down(vf x)
 /* 0.5 erfc(u / sqrt2) = exp(-u^2 / 2) t P(t), t = 1 / (1 + 0.3 u / sqrt2); P is minimax, 2e-8 relative.
  *
  * 0 beyond 12.2, where u times it is 2e-33. The next product could not split smaller numbers into bf16 terms
- * (agk_terms_can_split), and with subnormal ones, beyond 12.9, some 150 cycles pass on Intel's processors. 15 % of the
- * inputs of GELU in Whisper tiny's last layer lie there: with AVX2 the last two layers took 580 ms instead of 60. */
+ * (agk_terms_can_split), and subnormal ones, beyond 12.9, are slow on Intel's processors. 7 % of the inputs of GELU in
+ * Whisper tiny's last layer lie there: with AVX2 the last two layers took 580 ms instead of 60. */
 AGK_INLINE vf v_far_tail(vf u)
 {
     const vf z = v_min(v_set(14.0f), u * v_set(0.70710678f));
