@@ -199,9 +199,9 @@ static void pack(const packing *p, int64_t i)
     p->pack(a->type, (const char *)from, (size_t)a->nb[1], rows, a->ne[0], p->seen.data + (size_t)i * p->group_bytes);
 }
 
-/* Gives back the pages of a file that only this matrix fills: 429 MiB of 973 that a Qwen2.5 0.5B (Q4_K_M) had resident
- * were such pages. They stay in the system's cache of files while there is room, so reading a row again, as for a token
- * of a vocabulary that the output shares, costs 0.1 us for a page. Pages that somebody wrote to are no longer the
+/* Gives back the pages of a file that only this matrix fills. Of a Qwen2.5 0.5B (Q4_K_M) 973 MB were resident with
+ * them, 829 without. They stay in the system's cache of files while there is room, so reading a row again, as for a
+ * token of a vocabulary that the output shares, costs 0.1 us for a page. Pages that somebody wrote to are no longer the
  * file's, so nothing is given back then. */
 static void give_back(const packing *p)
 {

@@ -9,8 +9,8 @@
 #include "topology.h"
 
 #define AG_MAX_THREADS 512
-#define AG_SLICE_NS \
-    200000 /* after so long a worker looks whose turn it is, at the end of a node or of a shared chunk */
+/* after so long a worker looks whose turn it is, at the end of a node or of a shared chunk */
+#define AG_SLICE_NS 200000
 /* pools up to this size wake all helpers at once, and have a range of chunks for each thread */
 #define AG_SMALL_POOL 8
 #define AG_RANGES 16 /* at most so many ranges of a step, from which threads claim separately */

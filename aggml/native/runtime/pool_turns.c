@@ -3,8 +3,8 @@
  * `served` is the time that workers gave to a stream, divided by the number of its threads. A worker that comes to the
  * end of a node, or of a chunk that it shares with others, after a slice (AG_SLICE_NS) goes on if nobody who waits was
  * served less. Time counts only while others wait, and a stream that comes back counts as served as much as whoever had
- * the last turn. Copies do not count. Turns instead of time: docs/notebook/many-cores.md. Not here: the queue of ready
- * streams (pool_ready.c), what is done in a turn (threadpool.c, plan_run.c). */
+ * the last turn. Copies do not count. docs/notebook/many-cores.md says why streams do not simply take turns. Not here:
+ * the queue of ready streams (pool_ready.c), what is done in a turn (threadpool.c, plan_run.c). */
 #include "pool_state.h"
 #include "stream_state.h"
 
