@@ -105,7 +105,7 @@ class Reactor:
             self.notifier.call_due(_log_failed)  # before the drain, a system call of 0.8 us
             self.stale = False
             self.notifier.drain()  # also takes the signals of what came since, called next
-            self.notifier.call_due(_log_failed)
+            self.notifier.call_more_due(_log_failed)
         except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
             self.notifier.signal()
             raise

@@ -96,3 +96,42 @@ async def test_a_cancelled_scope_ends_it_before_it_waits(be: aggml.Backend) -> N
         await future
     assert not current_reactor().notifier.waiters()
     assert (await product.run() == 256).all()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancelled_scope_ends_it_although_it_is_done_before_the_loop_turns(
+    be: aggml.Backend,
+) -> None:
+    """As a loop sees it whose thread got no core between the two: it runs the task a turn later."""
+    product, gate = Product(be, 512), aggml.Stream("gate")
+    await product.run()
+    futures: list[aggml.Future[Any]] = []
+    order: list[str] = []
+
+    async def begin(first: aggml.Future[None]) -> None:
+        await first
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            be.stream.native.hold()
+            futures.append(product.run())
+            await futures[0]
+            order.append("went on")
+        assert scope.cancelled_caught
+        order.append("cancelled")
+
+    async def end(second: aggml.Future[None]) -> None:
+        await second
+        be.stream.native.release()
+        futures[0].wait(60)  # in the same turn of the loop
+        order.append("done")
+
+    async with anyio.create_task_group() as tasks:
+        with gate.hold():
+            tasks.start_soon(begin, gate.mark())
+            await checkpoint()
+            last = gate.mark()
+            tasks.start_soon(end, last)
+            for _ in range(3):
+                await checkpoint()
+        assert last.wait(60)  # without a turn of the loop: then both tasks are due
+    assert order == ["done", "cancelled"]

@@ -60,6 +60,8 @@ struct Notifier {
     ag_notifier *notifier;
     Waiter *armed = nullptr;
     nb::object current; // given out, and not called as far as it is known
+    // Turns of the loop that called what is due, and the one in which the wait of `current` was armed.
+    uint64_t turn = 0, current_turn = 0;
     Notifier() : notifier(ag_notifier_new())
     {
         if (notifier == nullptr) raise_no_descriptor();
@@ -80,6 +82,7 @@ struct Waiter {
     Notifier *notifier = nullptr; // in whose list it is, with a reference to the object of this
     Waiter *next = nullptr, **link = nullptr;
     PyObject *self = nullptr;
+    uint64_t turn = 0;          // of its notifier, when it was armed
     nb::object owner, callback; // the Stream object
     Waiter() = default;
     Waiter(const Waiter &) = delete;

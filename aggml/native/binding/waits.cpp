@@ -68,6 +68,7 @@ nb::object watch(Notifier &self, Op &op, nb::object callback)
     w.self = object.ptr();
     w.owner = op.owner;
     w.callback = std::move(callback);
+    w.turn = self.turn;
     w.notifier = &self;
     w.next = self.armed;
     w.link = &self.armed;
@@ -77,24 +78,39 @@ nb::object watch(Notifier &self, Op &op, nb::object callback)
     return object;
 }
 
-// The same again until `called`: an interrupt of Python may come between taking a callback and calling it.
-nb::object next_due(Notifier &self)
+// Takes the next wait that is due, so that `current` is its callback, if there is none yet.
+void take_due(Notifier &self)
 {
-    nb::object callback, owner, kept;
+    nb::object owner, kept;
     {
         nb::ft_lock_guard guard(waits_lock);
-        if (self.current.is_valid()) return self.current;
+        if (self.current.is_valid()) return;
         ag_wait *taken = ag_notifier_take(self.notifier);
-        if (taken == nullptr) return nb::none();
+        if (taken == nullptr) return;
         Waiter &w = *reinterpret_cast<Waiter *>(taken); // its first member
         self.current = std::move(w.callback);
-        callback = self.current;
+        self.current_turn = w.turn;
         owner = std::move(w.owner);
         kept = unlink(w);
     }
     Stream &stream = nb::cast<Stream &>(owner);
     stream.keeper->release(); // arrays go with the operation, not with the stream's next one
-    return callback;
+}
+
+// The same again until `called`: an interrupt of Python may come between taking a callback and calling it.
+//
+// None for a wait that was armed in this turn, by a task that was resumed in it: its callback comes in the loop's next
+// turn, for which the descriptor is signalled. Else the task would go on without a turn of the loop, in which it would
+// have been cancelled and in which others run. It happens where the loop's thread has to wait for a core, or for the
+// GIL, between the two.
+nb::object next_due(Notifier &self)
+{
+    take_due(self);
+    nb::ft_lock_guard guard(waits_lock);
+    if (!self.current.is_valid()) return nb::none();
+    if (self.current_turn != self.turn) return self.current;
+    ag_notifier_signal(self.notifier);
+    return nb::none();
 }
 
 void called(Notifier &self)
@@ -104,12 +120,13 @@ void called(Notifier &self)
     gone = std::move(self.current);
 }
 
-// Makes all callbacks that are due. An exception of one goes to `failed`, a function. An interrupt (Ctrl-C) goes on to
-// the caller: the callback that it cut short comes again next time, and so do those behind it.
+// Makes the callbacks that became due since `call_due`, in the same turn of the loop. An exception of one goes to
+// `failed`, a function. An interrupt (Ctrl-C) goes on to the caller: the callback that it cut short comes again next
+// time, and so do those behind it.
 //
 // One call for all of them: after each decoding step the weights have pushed Python's code and objects out of the
 // caches, and the same loop in Python took 6 us of them, two functions and four calls.
-void call_due(nb::object notifier, nb::object failed)
+void call_more_due(nb::object notifier, nb::object failed)
 {
     Notifier &self = nb::cast<Notifier &>(notifier);
     for (;;) {
@@ -124,6 +141,16 @@ void call_due(nb::object notifier, nb::object failed)
         called(self); // first: `failed` may fail as well, and then this callback must not come again for ever
         failed(error.value());
     }
+}
+
+// Begins a turn of the loop, and makes all callbacks that are due.
+void call_due(nb::object notifier, nb::object failed)
+{
+    {
+        nb::ft_lock_guard guard(waits_lock);
+        ++nb::cast<Notifier &>(notifier).turn;
+    }
+    call_more_due(std::move(notifier), std::move(failed));
 }
 
 nb::list waiters(Notifier &self)
@@ -216,6 +243,7 @@ void bind_waits(nb::module_ &m)
         .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
         .def("watch", watch, "op"_a, "callback"_a)
         .def("call_due", call_due, "failed"_a)
+        .def("call_more_due", call_more_due, "failed"_a)
         .def("waiters", waiters)
         .def_prop_ro("waits",
                      [](Notifier &n) {
