@@ -78,15 +78,16 @@ def test_the_mask_of_who_starts_a_thread_is_as_it_was() -> None:
 
 SLICE = """
 import ctypes, struct
-def slice_of(thread=0):
+def attributes(thread=0):
     raw = ctypes.create_string_buffer(48)
     number = {"x86_64": 315, "aarch64": 275}[__import__("platform").machine()]
     assert ctypes.CDLL(None).syscall(number, thread, raw, 48, 0) == 0
-    return struct.unpack("IIQiIQQQ", raw.raw)[5]
+    return struct.unpack("IIQiIQQQ", raw.raw)
+def slice_of(thread=0): return attributes(thread)[5]
 """
 INHERITS = f"""{SLICE}
 import os, subprocess, sys, threading, anyio, aggml
-if os.sched_getscheduler(0) != os.SCHED_OTHER:
+if attributes()[1] != os.SCHED_OTHER:  # musl has no sched_getscheduler
     print("another scheduler"); sys.exit()
 before = slice_of()
 stream = aggml.Stream("s")
