@@ -84,7 +84,7 @@ tests-ready: $(VENV)/has-build
 	@$(MAKE) -j2 --no-print-directory $(VENV)/has-native $(VENV)/has-test
 	@$(MAKE) --no-print-directory $(VENV)/has-model
 
-test: tests-ready ## the tests, in several processes, without the long sweeps
+test: tests-ready ## the tests, in several processes; ARGS=--long for all cases of those that take long, as CI does
 	$(TEST) $(ARGS)
 
 test-all: tests-ready ## every test that this machine can run

@@ -103,6 +103,8 @@ AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
+    told = "run all cases of the long tests, as CI does; --all runs them too"
+    parser.addoption("--long", action="store_true", help=told)
     told = "one loop for each test of EITHER_LOOP (workers.py), also where its file is named"
     parser.addoption("--one-loop", action="store_true", help=told)
     told = "run the slow tests of this file too; may be given several times"

@@ -1,11 +1,9 @@
 """Several processes run the tests (pytest-xdist): which tests run alone, which are left out.
 
-A test marked ``alone`` measures time or counts what the whole machine shares. No other process
-runs a test meanwhile. A test marked ``slow`` is a long sweep, run by ``--all`` (``make test-all``)
-or where its file (also by ``--slow-of``) or the marker is named. Tests that look at numbers or at
-messages, which are the same on every event loop, run on one of the two (`EITHER_LOOP`, and the mark
-``either_loop``).
-
+Marks: ``alone`` (measures time, or counts what the machine shares: no other process runs a test
+meanwhile), ``slow`` (a long sweep: for ``--all``), ``long`` (takes seconds: so many of its cases
+unless ``--long`` is given, as CI does), ``either_loop`` (numbers and messages: on one of the two
+loops; also all tests of the files in `EITHER_LOOP`). A file that is named is run whole.
 Not here: how many processes (the Makefile says ``-n``), tests that hang (watch.py).
 """
 
@@ -27,7 +25,7 @@ from _pytest.runner import runtestprotocol
 from watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["EITHER_LOOP", "Brief", "Turns", "Workers", "rewrite_asserts"]
 
@@ -152,6 +150,11 @@ def is_on_other_loop(
     # A name is the same in every process; so is the loop without which it is left.
     name = name.replace("trio", "asyncio", 1)
     return bool(("asyncio", "trio")[zlib.crc32(name.encode()) % 2] != backend[0])
+
+
+def pick(names: Sequence[str], n: int) -> set[str]:
+    """``n`` of the names, the same ones in every process, spread over all of them."""
+    return set(sorted(names, key=lambda name: zlib.crc32(name.encode()))[:n])
 
 
 def rewrite_asserts(config: pytest.Config, files: Iterable[Path]) -> None:
@@ -295,6 +298,19 @@ class Workers:
         options = self._config.option
         return not options.all and "slow" not in options.markexpr
 
+    @functools.cached_property
+    def _shortens(self) -> bool:
+        """Whether most cases of the long tests are left out."""
+        options = self._config.option
+        return self._leaves_out and not options.long and "long" not in options.markexpr
+
+    def _cases_of(self, of: pytest.Item | pytest.Function) -> int | None:
+        """How many cases of a long test are made; None: all of them."""
+        mark = of.get_closest_marker("long")
+        if mark is None or not self._shortens or of.path in self._named:
+            return None
+        return int(mark.kwargs.get("cases", 0))
+
     def _is_left_out(
         self, path: Path, name: str, params: Mapping[str, object], *, slow: bool, marked: bool
     ) -> bool:
@@ -327,17 +343,24 @@ class Workers:
                 slow=slow or any(mark.name == "slow" for mark in call.marks),
                 marked=marked,
             )
-        ] or calls[:1]
+        ]
+        cases = self._cases_of(of)
+        if cases is not None:
+            picked = pick([call.id for call in kept], cases)
+            kept = [call for call in kept if call.id in picked]
+        kept = kept or calls[:1]
         self._never_made += len(calls) - len(kept)
         calls[:] = kept
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out the slow tests that nobody asked for, as far as they were made."""
+        """Leave out the slow and long tests that nobody asked for, as far as they were made."""
         if not self._leaves_out:
             return
 
         def is_left_out(item: pytest.Item) -> bool:
+            if self._cases_of(item) == 0:
+                return True
             call = getattr(item, "callspec", None)
             slow = item.get_closest_marker("slow") is not None
             marked = item.get_closest_marker("either_loop") is not None
@@ -370,6 +393,6 @@ class Workers:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._slow:
             terminalreporter.write_line(
-                f"{self._slow} tests left out, slow ones and ones on a second loop; make test-all "
-                "(pytest --all) runs them"
+                f"{self._slow} tests left out, slow ones, most cases of long ones, and ones on a "
+                "second loop; make test-all (pytest --all) runs them"
             )

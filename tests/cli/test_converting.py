@@ -175,6 +175,7 @@ def test_mistakes_leave_the_file_that_was_there(folder: Path, tmp_path: Path) ->
     assert [x.name for x in tmp_path.iterdir()] == ["model.gguf"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for open files in /proc")
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     """Converting a model of 300 MB takes seconds; the signal comes while tensors are written."""

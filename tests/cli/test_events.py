@@ -36,6 +36,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.long
 def test_a_chat_is_told_as_events(path: Path) -> None:
     text, errors = run("chat", path, "--json", *GREEDY, given='hello\n/clear\n"hello"\n')
     assert errors == ""
@@ -56,6 +57,7 @@ def test_a_chat_is_told_as_events(path: Path) -> None:
     assert shown == f"> {first['text']}\n> \n".replace("\r", "\n")
 
 
+@pytest.mark.long
 def test_a_message_may_have_several_lines(path: Path) -> None:
     one, _ = run("chat", path, "--json", *GREEDY, given=json.dumps("hello\nworld") + "\n")
     (answer,) = (x for x in events(one) if x["event"] == "answer")
@@ -65,6 +67,7 @@ def test_a_message_may_have_several_lines(path: Path) -> None:
     assert answer["prompt_tokens"] > first["prompt_tokens"]
 
 
+@pytest.mark.long
 def test_a_message_that_does_not_fit_is_an_event_and_the_chat_goes_on(path: Path) -> None:
     given = "hello " * 400 + "\nhello\n"
     text, errors = run("chat", path, "--json", *GREEDY, given=given)
@@ -77,6 +80,7 @@ def test_a_message_that_does_not_fit_is_an_event_and_the_chat_goes_on(path: Path
     assert errors.count("\n") == 2  # the greeting and the error
 
 
+@pytest.mark.long
 def test_ctrl_c_is_told_in_the_answer(path: Path) -> None:
     with subprocess.Popen(
         [*PROGRAM, "chat", str(path), "--json", "--temperature", "0", "-n", "100000",
@@ -107,6 +111,7 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
         raise
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_server_tells_where_it_listens_what_it_answers_and_its_end(path: Path, loop: str) -> None:
     with subprocess.Popen(
@@ -133,6 +138,7 @@ def test_a_server_tells_where_it_listens_what_it_answers_and_its_end(path: Path,
         assert server.wait(30) == 0
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_port_in_use_is_said_before_anything_is_loaded(path: Path, loop: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

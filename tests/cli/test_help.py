@@ -44,6 +44,7 @@ def command_of(words: str) -> click.Command:
     return found
 
 
+@pytest.mark.long(cases=5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_answers_help(command: str) -> None:
     text, errors = run(*command.split(), "--help")
@@ -124,6 +125,7 @@ complete --do-complete "aggml gen"
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_that_read_the_script_completes(shell: str, tmp_path: Path) -> None:
     found = shutil.which(shell)

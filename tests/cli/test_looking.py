@@ -34,6 +34,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- bench
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_bench_measures_the_machine_and_a_model(small: Path, loop: str) -> None:
     short = ["--tokens", "4", "--rounds", "1", "--ctx", "256", "--threads", "2", "--loop", loop]
@@ -49,6 +50,7 @@ def test_bench_measures_the_machine_and_a_model(small: Path, loop: str) -> None:
     assert model["prompt_share"] > 0
 
 
+@pytest.mark.long
 def test_bench_without_a_model_and_as_a_table(tmp_path: Path) -> None:
     text, errors = run("bench", "--threads", "1")
     assert text.startswith("this machine, 1 threads\n")
@@ -110,6 +112,7 @@ def test_trace_ends_as_its_command_does(small: Path, tmp_path: Path) -> None:
 # -- ops
 
 
+@pytest.mark.long
 def test_ops_lists_what_a_device_computes() -> None:
     found = told("ops", "--device", "CPU")
     assert found["device"] == "CPU"

@@ -77,6 +77,7 @@ def test_embed_prints_a_vector_for_each_text(path: Path) -> None:
     np.testing.assert_allclose([[*map(float, x.split())] for x in lines], vectors, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
     given = "hello\nworld\n/clear\nhello\n/quit\n"
     text, errors = run("chat", path, *GREEDY, given=given)
@@ -90,6 +91,7 @@ def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
     assert second != first
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
     with subprocess.Popen(
         [*PROGRAM, "chat", str(path), "--temperature", "0", "-n", "100000", "--ctx", "60000"],
@@ -109,6 +111,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
         assert rest.endswith(b"\n> ")
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_ctrl_c_just_after_an_answer_does_not_leave(path: Path, loop: str) -> None:
     with subprocess.Popen(
@@ -129,6 +132,7 @@ def test_ctrl_c_just_after_an_answer_does_not_leave(path: Path, loop: str) -> No
         assert chat.wait(30) == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_twice_at_the_prompt_leaves(path: Path) -> None:
     with subprocess.Popen(
         [*PROGRAM, "chat", str(path), *GREEDY],
@@ -155,6 +159,7 @@ def read_until(stream: IO[str], end: str, *, after: str) -> str:
     return found
 
 
+@pytest.mark.long
 def test_help_explains_the_commands_of_a_chat(path: Path) -> None:
     text, errors = run("chat", path, *GREEDY, given="/help\n")
     assert text == "> > \n"
@@ -164,6 +169,7 @@ def test_help_explains_the_commands_of_a_chat(path: Path) -> None:
     assert json.loads(text.splitlines()[1])["event"] == "help"
 
 
+@pytest.mark.long
 def test_a_context_that_is_rounded_up_is_told(path: Path) -> None:
     _, errors = run("chat", path, "--ctx", "300", given="")
     assert errors.startswith("llama, 512 positions (300 rounded up).")
@@ -261,6 +267,7 @@ def test_a_model_over_several_devices_says_the_same(path: Path) -> None:
     assert both["ids"] == alone
 
 
+@pytest.mark.long
 def test_exit_statuses_are_those_of_the_help(path: Path, tmp_path: Path) -> None:
     """0: done; 1: the command failed; 2: wrong arguments; 130: Ctrl-C."""
     statuses = "0 after success, 1 if the command failed, 2 if the arguments are wrong, 130"

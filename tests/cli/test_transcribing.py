@@ -44,6 +44,7 @@ def audio(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_a_recording_becomes_json(model: Path, audio: Path) -> None:
     """The text of random weights has no meaning, so the form is checked, at any sample rate."""
@@ -80,6 +81,7 @@ def test_files_that_are_no_sound_are_told_in_one_line(model: Path, tmp_path: Pat
         assert re.search(message, err)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_raw_samples_of_standard_input_are_heard(model: Path) -> None:
     samples = np.repeat(speech_file.sound(1)[:, None], 2, axis=1)
@@ -95,6 +97,7 @@ def test_raw_samples_of_standard_input_are_heard(model: Path) -> None:
     assert "standard input" in err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
     out, _ = run("transcribe", model, audio, "--words", "--language", "en")
@@ -106,6 +109,7 @@ def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
     assert any(x.get("words") for x in segments) == bool(out)
 
 
+@pytest.mark.long
 def test_the_thresholds_of_a_text_are_options(model: Path, audio: Path) -> None:
     options = ("--language", "en", "--temperature", "0", "--logprob-threshold", "none")
     said = json.loads(
@@ -125,6 +129,7 @@ def test_a_file_of_sound_is_no_raw_samples(model: Path, audio: Path) -> None:
         assert "standard input begins with b'RIFF', as a file of sound does" in err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_a_sound_that_goes_on_is_listened_to(model: Path, tmp_path: Path) -> None:
     samples = (speech_file.sound(3) * 32767).astype("<i2").tobytes()

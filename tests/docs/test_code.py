@@ -50,6 +50,7 @@ def promised(code: str) -> list[str]:
     return [line.split("  # ", 1)[1] for line in lines if "  # " in line]
 
 
+@pytest.mark.long(cases=20)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(
@@ -76,6 +77,7 @@ def test_the_pages_that_users_start_with_have_code() -> None:
     assert first <= set(WITH_CODE)
 
 
+@pytest.mark.long
 def test_the_tutorial_on_tests_is_a_file_that_pytest_runs(tmp_path: Path) -> None:
     """Without the lines that call the tests, as the page says."""
     code = "\n".join(b.code for b in blocks("docs/tutorials/testing.md") if b.language == "python")

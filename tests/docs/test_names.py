@@ -81,6 +81,7 @@ def test_paths_exist(page: str) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.long(cases=19)
 @pytest.mark.parametrize("page", GUIDES)
 def test_names_of_aggml_exist(page: str) -> None:
     named = {

@@ -45,6 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_run(folder: Path) -> None:
     lines = commands(ALL)
     assert len(lines) == 10
@@ -55,6 +56,7 @@ def test_the_commands_of_the_page_run(folder: Path) -> None:
     assert "<svg" in (folder / "timeline.svg").read_text()
 
 
+@pytest.mark.long
 def test_a_chat_of_two_messages_is_told_as_events(folder: Path) -> None:
     program = folder / "aggml"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aggml "$@"\n', encoding="utf-8")
@@ -69,6 +71,7 @@ def test_a_chat_of_two_messages_is_told_as_events(folder: Path) -> None:
         assert f"| `{kind}` |" in (ROOT / PAGE).read_text()
 
 
+@pytest.mark.long
 def test_every_command_of_the_program_is_on_the_page(folder: Path) -> None:
     text = (ROOT / PAGE).read_text()
     listed = aggml(folder, "--help").stdout.partition("Commands:")[2]
@@ -77,6 +80,7 @@ def test_every_command_of_the_program_is_on_the_page(folder: Path) -> None:
     assert [name for name in names if f"aggml {name}" not in text] == []
 
 
+@pytest.mark.long
 def test_the_commands_of_the_first_page_run(folder: Path) -> None:
     (code,) = (
         block.code
@@ -92,6 +96,7 @@ def test_the_commands_of_the_first_page_run(folder: Path) -> None:
     assert "answer" in aggml(folder, *bench[1:], "--tokens", "8", "--rounds", "1").stdout
 
 
+@pytest.mark.long
 def test_the_first_conversation_runs(tmp_path: Path) -> None:
     *installs, chat = FIRST.splitlines()
     assert [line.split()[:2] for line in installs] == [["pip", "install"]] * 2

@@ -34,6 +34,7 @@ def encoder(path: Path) -> Path:
     return random_models.write(path, "bert", random_models.words())
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_starts_a_server(command: str, small: Path, tmp_path: Path) -> None:
     program, name, *given = shlex.split(command, comments=True)
@@ -49,6 +50,7 @@ def test_each_command_starts_a_server(command: str, small: Path, tmp_path: Path)
         assert (health["status"], len(health["models"])) == ("ok", len(files))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("server", LOOPS)
 def test_the_client_of_the_page_gets_an_answer(
     server: str, small: Path, capsys: pytest.CaptureFixture[str]
@@ -62,6 +64,7 @@ def test_the_client_of_the_page_gets_an_answer(
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.long
 def test_curl_gets_answers(small: Path, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")

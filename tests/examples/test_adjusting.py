@@ -50,6 +50,7 @@ rules_ = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     rules=rules_,

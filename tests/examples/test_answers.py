@@ -32,6 +32,7 @@ SCOPE = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_spoken_questions_are_answered(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -56,6 +57,7 @@ def test_spoken_questions_are_answered(
     assert re.search(r">answer \d<", (tmp_path / "answer_speech.svg").read_text())
 
 
+@pytest.mark.long(cases=1)
 async def test_questions_about_documents_are_answered_with_sources(tmp_path: Path) -> None:
     small = write_small(tmp_path / "small.gguf")
     folder = tmp_path / "texts"
@@ -192,6 +194,7 @@ class Clients:
         await app(dict(SCOPE), receive, send)
 
 
+@pytest.mark.long(cases=1)
 async def test_of_eight_clients_one_hangs_up_and_the_others_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def run_here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_file_of_sentences_becomes_a_file_of_vectors(tmp_path: Path, loop: str) -> None:
     sentences = ["", "A cat.", "a cat .", "ünï 天 \U0001f600", "x" * 10_000, "long " * 500]
@@ -88,6 +89,7 @@ def test_a_file_of_sentences_becomes_a_file_of_vectors(tmp_path: Path, loop: str
     np.testing.assert_allclose(found[1], found[2], atol=1e-5)  # both give the same tokens
 
 
+@pytest.mark.long
 def test_an_empty_list_gives_no_rows(tmp_path: Path) -> None:
     source, target = tmp_path / "in.json", tmp_path / "out.npy"
     source.write_text("[]", encoding="utf-8")
@@ -136,6 +138,7 @@ def test_help_names_the_options() -> None:
         assert option in done.stdout
 
 
+@pytest.mark.long
 def test_the_demonstration_shows_pairs_speed_and_lag_on_both_loops() -> None:
     done = run("--seconds", "0.5")
     assert done.returncode == 0, done.stderr

@@ -55,6 +55,7 @@ def test_text_is_shown_as_it_comes(
     assert "prompt: " in err
 
 
+@pytest.mark.long
 def test_control_c_ends_it_at_once(files: dict[str, Path]) -> None:
     command = [
         sys.executable, generate.__file__, str(files["llama"]), "--prompt-ids", "1,40,270",

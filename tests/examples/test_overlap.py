@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import overlapped_transfer
 import prefetch_experts
 import prefetch_weights
+import pytest
 import two_devices
 
 import aggml
@@ -17,8 +18,6 @@ import aggml
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import pytest
 
     from aggml.devices.sim import SimDevice
 
@@ -47,6 +46,7 @@ def overlaps(trace: aggml.Trace, one: str, other: str) -> bool:
     )
 
 
+@pytest.mark.long(cases=1)
 async def test_transfers_overlap_with_computing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +75,7 @@ async def test_transfers_overlap_with_computing(
     assert (tmp_path / "timeline.svg").stat().st_size > 500
 
 
+@pytest.mark.long(cases=1)
 async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:
     with aggml.check_races():
         report = await two_devices.compare(16, 4.0)
@@ -84,6 +85,7 @@ async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:
     assert "times as many" in str(report)
 
 
+@pytest.mark.long
 async def test_experts_that_the_next_router_will_name_come_while_this_layer_is_computed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -97,6 +99,7 @@ async def test_experts_that_the_next_router_will_name_come_while_this_layer_is_c
     assert overlaps(trace, "graph_compute", "set")
 
 
+@pytest.mark.long(cases=1)
 async def test_weights_that_are_prefetched_come_while_the_layer_before_is_computed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -64,6 +64,7 @@ def test_every_program_is_listed_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHORT, *LONG}
 
 
+@pytest.mark.long(cases=8)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", SHORT)
 def test_a_program_prints_what_it_shows(

@@ -22,6 +22,7 @@ ROUNDS = [
 ]
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.parametrize(("name", "loop"), ROUNDS)
 def test_a_short_round_agrees(name: str, loop: str) -> None:
     fuzzer = fuzzers()[name]

@@ -128,6 +128,7 @@ def test_any_flipped_byte_is_read_or_refused(raw: bytes, tmp_path: Path) -> None
         open_if_sound(path)
 
 
+@pytest.mark.long
 @settings(
     max_examples=200,
     deadline=None,

@@ -79,6 +79,7 @@ async def products(be: aggml.Backend, w: aggml.Tensor, x: np.ndarray) -> np.ndar
         return np.asarray(await be.run(graph, {b: x}, y)).reshape(len(x), ROWS)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(("kind", "isa"), CASES)
 async def test_what_was_packed_is_not_resident_and_still_right(
     tmp_path: Path, kind: DType, isa: str | None

@@ -46,6 +46,7 @@ def source(tmp_path: Path) -> Path:
     return random_models.write(tmp_path / "whole.gguf", "llama")
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("sizes", [[10, 10, 0], [0, 7, 0], [38, 0]])
 async def test_a_model_in_parts_is_the_model_whichever_part_is_opened(
     tmp_path: Path, source: Path, sizes: list[int]
@@ -75,6 +76,7 @@ async def test_parts_are_converted_to_one_file(tmp_path: Path, source: Path) -> 
         assert len(file.tensors) == 39
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize("most", [40_000, 2_000_000])
 async def test_a_model_is_written_in_parts_of_a_size(

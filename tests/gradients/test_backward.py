@@ -375,6 +375,7 @@ for _call in recorded_calls():
         CALLS.setdefault(_case.group, []).append(_case)
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("group", CALLS)
 def test_every_recorded_call_has_gradients_or_is_refused_by_name(
     group: str, backend: aggml.Backend

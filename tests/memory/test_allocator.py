@@ -108,6 +108,7 @@ def test_placing_a_graph_unplaces_the_one_before(kind: Paper) -> None:
     check_addresses(first)
 
 
+@pytest.mark.long
 @pytest.mark.feature("AL-10")
 @given(graph=graphs())
 def test_addresses_never_overlap(graph: Graph) -> None:

@@ -53,6 +53,7 @@ def test_no_larger_than_recorded(case: dict[str, Any]) -> None:
     assert GraphAllocator(kind, reuse_inputs=True).reserve_size(graph) == layout.sizes()
 
 
+@pytest.mark.long
 @given(graph=graphs(), data=st.data(), reuse=st.booleans())
 def test_nothing_overlaps_in_several_buffers_of_chunks(
     graph: Graph, data: st.DataObject, reuse: bool

@@ -130,6 +130,7 @@ def test_nothing_overlaps_if_leafs_and_results_are_planned_too(graph: Graph, reu
     check_layout(graph, sized(graph, layout), leafs_must_last=not reuse)
 
 
+@pytest.mark.long
 @given(graph=graphs())
 def test_scratch_is_no_more_than_all_tensors_side_by_side(graph: Graph) -> None:
     wanted = intermediates(graph)

@@ -65,6 +65,7 @@ def adapter_for(case: str, ends: tuple[str, ...]) -> dict[str, tuple[F32, F32]]:
     return adapter_files.pairs(found, "peft", rank=4)
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("kind", FOLDERS)
 @pytest.mark.parametrize("form", ["folder", "gguf"])
 async def test_a_folder_of_peft_gives_the_logits_of_the_merged_folder(
@@ -227,6 +228,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.long(cases=8)
 @pytest.mark.parametrize("what", WRONG)
 async def test_a_wrong_adapter_is_refused_by_name(
     backend: aggml.Backend, tmp_path: Path, what: str

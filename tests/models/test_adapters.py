@@ -83,6 +83,7 @@ def adapters_for(
     return files, numbers
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_each_of_eight_sequences_with_four_adapters_answers_as_its_merged_model(
     backend: aggml.Backend, tmp_path: Path, layout: str
@@ -120,6 +121,7 @@ async def test_each_of_eight_sequences_with_four_adapters_answers_as_its_merged_
     assert all(np.abs(wanted[name, 0][0] - plain).max() > 0.1 for name in NAMES)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["llama", "qwen2moe", "mamba2", "phi3"])
 async def test_sequences_with_different_scales_in_one_step_answer_as_their_merged_models(
     backend: aggml.Backend, tmp_path: Path, layout: str
@@ -211,6 +213,7 @@ async def test_a_scale_that_is_no_number_is_refused(
 OTHERS = sorted(set(random_models.LAYOUTS) - set(LAYOUTS))
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     "layout",
@@ -275,6 +278,7 @@ async def test_sequences_with_different_adapters_share_a_step_and_others_keep_th
         assert any(shape.adapted and shape.tokens == 8 for shape in shapes)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["llama", "mamba2", "qwen3next"])
 async def test_no_keys_values_or_states_pass_from_one_adapter_to_another(
     backend: aggml.Backend, tmp_path: Path, layout: str

@@ -90,6 +90,7 @@ async def text_for(model: TextModel, messages: list[Any], **options: Any) -> str
 # -- calls that must come
 
 
+@pytest.mark.long
 async def test_a_call_that_is_required_comes_with_valid_arguments(model: TextModel) -> None:
     assert model.tool_format == "hermes"
     for seed in range(6):
@@ -106,6 +107,7 @@ async def test_a_call_that_is_required_comes_with_valid_arguments(model: TextMod
             jsonschema.validate(call.arguments, SMALL[0]["parameters"])
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("name", ["pick", "now"])
 async def test_the_function_that_is_named_is_called(model: TextModel, name: str) -> None:
     for choice in (name, {"type": "function", "function": {"name": name}}):
@@ -116,6 +118,7 @@ async def test_the_function_that_is_named_is_called(model: TextModel, name: str)
         assert [x.name for x in answer.tool_calls] == [name]
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("form", [x.name for x in FORMATS])
 async def test_a_required_call_can_be_read_in_the_format_of_every_family(
     file: Path, form: str
@@ -222,6 +225,7 @@ async def test_the_content_is_json_of_the_format(model: TextModel) -> None:
     assert plain == await model.chat(HELLO, max_tokens=5)
 
 
+@pytest.mark.long
 async def test_with_tools_the_content_is_of_the_format_or_it_is_a_call(model: TextModel) -> None:
     schema = {"enum": ["yes", "no"]}
     kinds = set()
@@ -481,6 +485,7 @@ def test_a_template_with_the_signs_of_a_family_is_recognized(form: Any) -> None:
 # -- beside others
 
 
+@pytest.mark.long
 async def test_free_and_forced_answers_share_steps_and_each_gets_what_it_gets_alone(
     model: TextModel,
 ) -> None:

@@ -130,6 +130,7 @@ def test_vectors_of_an_encoder(tmp_path: Path, scheduled: bool) -> None:
     anyio.run(end, backend="trio")
 
 
+@pytest.mark.long
 def test_recordings_of_many_threads(tmp_path: Path) -> None:
     speech_file.write_short(path := tmp_path / "random.bin")
     # One window at a time: what shares a batch decides the order of some sums.

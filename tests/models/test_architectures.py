@@ -36,6 +36,7 @@ def nmse(got: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.square(got - wanted).sum() / np.square(wanted).sum())
 
 
+@pytest.mark.long(cases=16)
 @pytest.mark.parametrize("name", random_models.LAYOUTS)
 async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str) -> None:
     path = random_models.write(folder / f"{name}.gguf", name)
@@ -81,6 +82,7 @@ def test_the_page_of_models_has_every_layout() -> None:
     assert all(float(error) < NMSE.get(name, MOST) for _, name, error in rows if name != "---")
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -108,6 +110,7 @@ async def test_a_window_of_any_length_of_context_gives_the_same(
         assert nmse(whole, await decoder.logits(ids)) < 1e-6
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", random_models.LATE)
 async def test_positions_beyond_a_fixed_chunk_or_window_have_logits_of_llama_cpp(

@@ -162,6 +162,7 @@ def test_arrays_of_ids_are_checked_by_their_range(kind: type[np.integer[Any]]) -
         prompt_of("f", wrong, 6)
 
 
+@pytest.mark.long(cases=11)
 @pytest.mark.parametrize("name", RIGHT)
 async def test_odd_options_of_generate(model: Model, name: str) -> None:
     for what, value in ODD.items():
@@ -330,6 +331,7 @@ async def test_ids_may_be_of_numpy(model: Model) -> None:
     np.testing.assert_array_equal(await model.logits(ids), await model.logits([1, 40]))
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize(
     ("call", "given", "said"),
     [
@@ -586,6 +588,7 @@ async def test_a_decoder_that_ranks_gives_no_vectors(folder: Path) -> None:
         await aggml.models.load(path)
 
 
+@pytest.mark.long
 async def test_speech_whose_logits_are_nan(folder: Path) -> None:
     made = speech_file.weights()
     made["decoder.ln.weight"] = np.full_like(made["decoder.ln.weight"], math.nan)
@@ -611,6 +614,7 @@ EXTREMES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long(cases=7)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("extreme", EXTREMES, ids=str)
 async def test_extreme_numbers_are_nobody_else_s_concern(

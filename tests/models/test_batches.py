@@ -503,6 +503,7 @@ async def test_no_items_have_no_results() -> None:
     assert await made(Gate()).submit_all([]) == []
 
 
+@pytest.mark.long(cases=1)
 async def test_a_thousand_tasks_each_get_their_own_though_many_are_cancelled() -> None:
     choices = random.Random(5)
 

@@ -86,6 +86,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     speech_file.shorten(monkeypatch, 10)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.usefixtures("short")
 async def test_searches_beside_others_find_what_they_find_alone(tmp_path: Path) -> None:
     path = tmp_path / "random.bin"

@@ -252,6 +252,7 @@ def test_a_callback_must_not_call_back(files: dict[str, Path], model: Any) -> No
     assert "would wait for itself" in errors[0]
 
 
+@pytest.mark.long
 def test_ctrl_c_cancels_the_call_and_the_model_stays_usable(files: dict[str, Path]) -> None:
     code = (
         "import os, signal, threading\n"
@@ -288,6 +289,7 @@ def test_ctrl_c_cancels_the_call_and_the_model_stays_usable(files: dict[str, Pat
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_program_ends_with_open_models_and_streams(files: dict[str, Path]) -> None:
     code = (
         "from aggml.models import blocking\n"
@@ -299,6 +301,7 @@ def test_a_program_ends_with_open_models_and_streams(files: dict[str, Path]) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
+@pytest.mark.long
 def test_after_a_fork_objects_of_the_parent_refuse_and_new_ones_work(
     files: dict[str, Path],
 ) -> None:
@@ -326,6 +329,7 @@ def test_after_a_fork_objects_of_the_parent_refuse_and_new_ones_work(
     assert done.stdout.split() == ["True"] * 4, done.stderr
 
 
+@pytest.mark.long
 def test_importing_starts_no_thread() -> None:
     code = "import threading\nfrom aggml.models import blocking\nprint(threading.active_count())\n"
     done = subprocess.run(child(code), capture_output=True, text=True)
@@ -423,6 +427,7 @@ def test_the_stub_is_what_the_classes_say() -> None:
     )
 
 
+@pytest.mark.long
 def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"

@@ -324,6 +324,7 @@ def test_conversations_go_on_in_other_loops_and_threads(file: Path) -> None:
     assert [type(x) for x in messages[1::2]] == [ChatMessage] * 3
 
 
+@pytest.mark.long
 async def test_the_tokens_of_a_conversation_are_not_checked_again(
     model: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ async def test_the_whole_calls_are_right(model: Model) -> None:
         await model.chat_stream(**changed(FORM, (name,), given)).aclose()
 
 
+@pytest.mark.long(cases=16)
 @pytest.mark.parametrize(
     ("whole", "part", "fine"), PARTS, ids=[".".join(map(str, part)) for _, part, _ in PARTS]
 )

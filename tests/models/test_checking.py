@@ -211,6 +211,7 @@ def other_shapes(ne: tuple[int, ...]) -> list[tuple[int, ...]]:
 LOOSE: Final = ("output.weight", "token_types.weight")
 
 
+@pytest.mark.long(cases=9)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", [x for x in LAYOUTS if x != "exaone4-32b"])
 def test_every_wrong_shape_is_refused_by_name(folder: Path, layout: str, *, every: bool) -> None:
@@ -263,6 +264,7 @@ FLAT: Final = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, layout: str) -> None:
     """What `forms` says and what the graph of a step looks up are the same names."""

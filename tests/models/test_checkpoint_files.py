@@ -284,6 +284,7 @@ class _Numbers:
         return self.lists[int(text)]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("head", ["colbert_linear", "linear"])
 async def test_vectors_of_tokens_are_those_of_a_head(tmp_path: Path, torch: Any, head: str) -> None:
     """As bge-m3 has it, in a file of its own and without the first token, and as ColBERT has it."""

@@ -81,6 +81,7 @@ async def closed_at(
     return late
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("place", ["own", "backend", "scheduler"])
 @pytest.mark.parametrize("use", [logits, told, vectors])
 async def test_a_model_that_is_closed_while_a_step_is_built(
@@ -89,6 +90,7 @@ async def test_a_model_that_is_closed_while_a_step_is_built(
     await _closed(partial(aggml.models.load, llama, ctx=256), use, place)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("place", ["own", "backend", "scheduler"])
 async def test_an_encoder_that_is_closed_while_a_step_is_built(bert: Path, place: str) -> None:
     await _closed(partial(aggml.models.load, bert), vectors, place)
@@ -140,6 +142,7 @@ async def test_a_model_that_another_thread_closes(llama: Path) -> None:
                 np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.long(cases=1)
 async def test_a_recording_whose_model_is_closed(folder: Path) -> None:
     speech_file.write_short(path := folder / "random.bin")
     model = await aggml.models.load(path)

@@ -76,6 +76,7 @@ def enders(model: TextModel) -> dict[int, float]:
 # -- schemas
 
 
+@pytest.mark.long
 async def test_every_answer_under_every_schema_is_valid(model: TextModel) -> None:
     found: dict[tuple[str, int], tuple[str, str | None]] = {}
 
@@ -107,6 +108,7 @@ async def test_a_schema_may_be_given_as_text(model: TextModel) -> None:
     assert (text, reason) == ('"only"', "stop")
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_schema_that_cannot_be_served_is_refused_by_its_keyword(
     model: TextModel, name: str
@@ -221,6 +223,7 @@ def test_a_bound_that_is_excluded_is_no_answer(
 # -- other constraints
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(
     "regex",
     ["[a-z]{3}-[0-9]{2}", "(yes|no|maybe)!?", "[^x]{5}", "größe|日本", ".{1,4}", r"\d+\.\d{2}", ""],
@@ -250,6 +253,7 @@ async def test_a_regular_expression_that_cannot_be_served_is_refused(
         await answer_of(model, regex=regex)
 
 
+@pytest.mark.long
 async def test_the_answer_is_one_of_the_choices_and_each_can_come(model: TextModel) -> None:
     choices = ["a", "ab", "abc", "größe", '"quoted"', "two\nlines", "\\", "日本"]
     seen = set()
@@ -297,6 +301,7 @@ GRAMMARS: dict[str, tuple[str, Callable[[str], bool]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("name", GRAMMARS)
 async def test_the_answer_is_a_sentence_of_a_grammar(model: TextModel, name: str) -> None:
     grammar, fits = GRAMMARS[name]
@@ -389,6 +394,7 @@ async def test_a_grammar_of_which_no_token_may_be_chosen_ends_that_request_alone
     assert await answer_of(model, max_tokens=5) == free
 
 
+@pytest.mark.long
 async def test_free_sequences_beside_constrained_ones_get_what_each_gets_alone(
     model: TextModel,
 ) -> None:
@@ -431,6 +437,7 @@ class Slow:
             call()
 
 
+@pytest.mark.long
 async def test_a_mask_that_takes_long_delays_its_request_alone(
     model: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,6 +582,7 @@ def test_grammars_are_kept_and_only_so_many() -> None:
 # -- a trained model
 
 
+@pytest.mark.long
 async def test_a_trained_model_answers_in_json() -> None:
     path = smollm2()
     async with aggml.models.load(path, ctx=512, slots=4) as model:

@@ -59,6 +59,7 @@ def homes(model: aggml.models.Model) -> tuple[list[str], list[str]]:
     return names[0], names[1]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("memory", "layers"),
     [
@@ -93,6 +94,7 @@ async def test_tokens_logits_and_vectors_are_those_of_the_cpu(
     np.testing.assert_array_equal(got[2], wanted[2])
 
 
+@pytest.mark.long
 async def test_windows_experts_and_states_are_computed_over_devices(tmp_path: Path) -> None:
     for name in ("gemma3", "qwen2moe", "deepseek2", "mamba2", "rwkv7", "qwen3next"):
         path = random_models.write(tmp_path / f"{name}.gguf", name)

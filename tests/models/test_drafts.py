@@ -79,6 +79,7 @@ async def answers(model: TextModel, **options: Any) -> list[list[int]]:
     return found
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("draft", ["lookup", "ngram", "a path", "a model", "its own file"])
 async def test_every_kind_of_draft_leaves_the_answers_as_they_are(
@@ -252,6 +253,7 @@ async def test_a_draft_of_another_type_is_refused_at_the_call(given: Any, file: 
         aggml.models.load(file, draft=given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_draft_model_with_another_vocabulary_is_refused(
     folder: Path, file: Path, backend: aggml.Backend, always: None, monkeypatch: pytest.MonkeyPatch
@@ -312,6 +314,7 @@ async def test_a_file_without_a_head_is_told_what_it_lacks(
             pass
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", ["rwkv7", "qwen3next"])
 async def test_a_model_with_states_can_have_drafts_and_make_them(

@@ -29,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("name", random_models.ENCODERS)
 async def test_vectors_are_those_of_llama_cpp(folder: Path, name: str) -> None:
     path = random_models.write(folder / f"{name}.gguf", name)
@@ -80,6 +81,7 @@ async def opened(folder: Path, name: str = "bert") -> aggml.models.EncoderModel:
     return model
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("name", random_models.ENCODERS)
 async def test_long_and_short_texts_together_give_what_each_gives_alone(
     folder: Path, name: str
@@ -266,6 +268,7 @@ async def test_another_type_of_weights_is_for_encoders_alone(tmp_path: Path) -> 
             aggml.models.load(path, dtype=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.long(cases=14)
 @pytest.mark.parametrize("name", random_models.ENCODERS)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q8_0 throughout", "q8_0 row scales"])
 async def test_other_types_of_weights_give_similar_vectors(

@@ -64,6 +64,7 @@ def bounded(memory: Memory, said: Fit) -> None:
 # -- the estimate and the measurement
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     "name",
@@ -95,6 +96,7 @@ DRAFTS = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", DRAFTS)
 async def test_a_draft_takes_at_most_what_was_said_before(
@@ -202,6 +204,7 @@ async def test_an_encoder_takes_what_was_said_before(tmp_path: Path, name: str) 
         assert model.memory.pages == 0
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("kind", encoder_decoders.KINDS)
 async def test_an_encoder_with_a_decoder_takes_what_was_said_before(
     tmp_path: Path, kind: str
@@ -224,6 +227,7 @@ async def test_an_encoder_with_a_decoder_takes_what_was_said_before(
             assert model.memory.total <= said.total
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slots: int) -> None:
     speech_file.write_short(path := tmp_path / "speech.bin", 32)
@@ -236,6 +240,7 @@ async def test_a_model_of_speech_takes_what_was_said_before(tmp_path: Path, slot
         assert model.memory.pages > 0
 
 
+@pytest.mark.long
 async def test_a_model_of_speech_gets_as_many_windows_as_fit(tmp_path: Path) -> None:
     speech_file.write_short(path := tmp_path / "speech.bin", 32)
     one, two, most = [await fit(path, slots=n) for n in (1, 2, None)]
@@ -380,6 +385,7 @@ async def test_pages_are_those_of_all_sequences(small: Path) -> None:
     assert half.pages * 32 == one.pages * 17
 
 
+@pytest.mark.long
 async def test_less_memory_gives_fewer_slots_and_then_a_shorter_context(small: Path) -> None:
     whole = await fit(small, memory=1 << 34)
     assert whole.slots == 16

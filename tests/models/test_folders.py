@@ -44,6 +44,7 @@ def test_every_sort_of_folder_has_results_of_transformers() -> None:
     assert {*TEXTS, *ENCODERS, *RANKS} == {*CASES}
 
 
+@pytest.mark.long(cases=12)
 @pytest.mark.parametrize("case", TEXTS)
 async def test_logits_are_those_of_transformers(place: Path, case: str) -> None:
     folder = random_folders.write(place / case, case)
@@ -54,6 +55,7 @@ async def test_logits_are_those_of_transformers(place: Path, case: str) -> None:
     assert nmse(got[-len(wanted) :], wanted) < MOST
 
 
+@pytest.mark.long(cases=12)
 @pytest.mark.parametrize("case", TEXTS)
 async def test_tokens_are_those_of_llama_cpp_with_the_converted_file(
     place: Path, case: str
@@ -122,6 +124,7 @@ def other_kind(case: str) -> str:
     return ("f16", "bf16")[zlib.crc32(case.encode()) % 2]
 
 
+@pytest.mark.long(cases=8)
 @pytest.mark.parametrize(
     ("kind", "case"),
     [

@@ -65,6 +65,7 @@ async def told(model: aggml.models.Model) -> list[int]:
     return [token.id async for token in model.generate([5, 6, 7], max_tokens=4)]
 
 
+@pytest.mark.long(cases=1)
 async def test_a_closed_model(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
     device, backend = sim
     found = []
@@ -138,6 +139,7 @@ async def test_a_generation_under_way_ends_with_an_error(
     assert (await backend.run(graph, {x: np.ones(4, np.float32)}, y)).tolist() == [2.0] * 4
 
 
+@pytest.mark.long(cases=1)
 async def test_a_model_that_several_tasks_used(
     small: Path, sim: tuple[SimDevice, aggml.Backend]
 ) -> None:

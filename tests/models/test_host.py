@@ -110,6 +110,7 @@ async def test_a_model_is_loaded_at_its_first_use_and_stays(
     assert loaded(host) == []
 
 
+@pytest.mark.long
 async def test_encoders_and_models_of_speech_are_models_too(files: dict[str, Path]) -> None:
     async with Host() as host:
         host.add("bert", files["bert"])
@@ -313,6 +314,7 @@ async def test_a_damaged_file_is_an_error_of_the_use(tmp_path: Path) -> None:
                 pass
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.parametrize("after", range(12))
 async def test_the_next_one_goes_on_if_the_one_who_loads_is_cancelled(
     files: dict[str, Path], answers: dict[tuple[str, int], list[int]], after: int
@@ -367,6 +369,7 @@ async def test_what_cannot_fit_is_refused_at_once_and_by_bytes(
                 tasks.start_soon(other)
 
 
+@pytest.mark.long(cases=1)
 async def test_a_model_larger_by_its_scratch_alone_is_used_alone(
     files: dict[str, Path], answers: dict[tuple[str, int], list[int]]
 ) -> None:
@@ -551,6 +554,7 @@ def situations(draw: st.DrawFn) -> tuple[int, int, int, list[Neighbour]]:
     return draw(st.integers(1, 400)), least + draw(size), least, others
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(situations())
 def test_room_is_made_within_the_limit_and_of_idle_models_alone(
@@ -637,6 +641,7 @@ async def at_random(
     assert taken(host) <= limit
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_two_hundred_uses_of_three_models_where_two_fit(
     files: dict[str, Path],
@@ -651,6 +656,7 @@ async def test_two_hundred_uses_of_three_models_where_two_fit(
         gc.collect()
 
 
+@pytest.mark.long
 def test_uses_of_several_threads_and_loops(
     files: dict[str, Path],
     totals: dict[str, int],
@@ -691,6 +697,7 @@ def test_a_loop_that_ends_while_it_loads_hands_the_load_on(files: dict[str, Path
     anyio.run(host.aclose)
 
 
+@pytest.mark.long
 def test_a_host_of_the_parent_of_a_fork_refuses(files: dict[str, Path]) -> None:
     code = (
         "import os, anyio, aggml\n"

@@ -98,6 +98,7 @@ def test_few_blocks_are_all_seen() -> None:
     assert indexer.choose(layer, q, keys, Part(1, 4, 0, 64), 0, mask) is None
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("lengths", [(40, 9, 23, 70), (300, 33, 280)])
 async def test_prompts_beside_each_other_have_the_tokens_that_each_has_alone(
     tmp_path: Path, lengths: tuple[int, ...]

@@ -31,6 +31,7 @@ def said(n: int, first: int = 0) -> list[Word]:
     return [Word(float(i), i + 0.8, f" w{i}") for i in range(first, n)]
 
 
+@pytest.mark.long
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=12),
     wrong=st.lists(st.integers(0, 3), min_size=12, max_size=12),
@@ -118,6 +119,7 @@ def speaks(model: SpeechModel, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return heard
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("size", [160, 5000, 16000, 100000])
 async def test_a_long_sound_is_written_once_from_its_beginning_to_its_end(
     model: SpeechModel, monkeypatch: pytest.MonkeyPatch, size: int
@@ -155,6 +157,7 @@ async def vad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         yield loaded
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("size", [160, 5000, 16000, 100000])
 @pytest.mark.parametrize("quiet", [1, 7])
 async def test_with_a_detector_only_speech_is_heard_and_final_where_it_ends(
@@ -241,6 +244,7 @@ def test_a_blocking_detector_serves_a_blocking_model(
         assert [*model.listen([np.zeros(20000, np.float32)], vad=vad)] == []
 
 
+@pytest.mark.long
 async def test_speech_of_random_weights_is_heard_and_the_source_is_closed(
     model: SpeechModel,
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_shortest_window_that_is_long_enough_is_taken() -> None:
     assert frames_for(1, 14) == 14  # of 7 rows there are no such parts
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("frames", [600, 750, 1050, 2850])
 async def test_a_shorter_window_is_heard_as_by_a_model_whose_windows_are_not_longer(
     model: SpeechModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int

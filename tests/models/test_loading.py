@@ -163,6 +163,7 @@ async def test_a_prompt_that_begins_as_an_earlier_one_computes_its_new_tokens_on
         assert stream.cached_tokens == 40
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("name", ["gemma2", "mamba2", "llama"])
 async def test_a_conversation_is_continued_rightly_by_every_kind_of_cache(
     tmp_path: Path, name: str

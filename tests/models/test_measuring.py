@@ -49,6 +49,7 @@ def written(folder: Path, name: str) -> Path:
     return random_models.write(folder / f"{name}.gguf", name, vocabulary())
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("name", LAYOUTS)
 async def test_sums_of_squares_are_those_of_llama_cpp(tmp_path: Path, name: str) -> None:
     target, seen = tmp_path / "imatrix.gguf", list[tuple[int, int]]()

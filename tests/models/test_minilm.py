@@ -47,6 +47,7 @@ async def loaded(dtype: str | None = None, backend: Any = None) -> AsyncGenerato
         yield model
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("given", [None, "f32"])
 async def test_f32_is_within_1e_4_of_transformers_when_batched(given: str | None) -> None:
     async with loaded(given) as model:
@@ -62,6 +63,7 @@ def clean(sentences: list[str]) -> list[str]:
     return [x.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for x in sentences]
 
 
+@pytest.mark.long
 async def test_f32_is_within_1e_4_of_transformers_one_at_a_time() -> None:
     async with loaded() as model:
         for sentence, expected in zip(clean(SENTENCES), EXPECTED, strict=True):
@@ -69,6 +71,7 @@ async def test_f32_is_within_1e_4_of_transformers_one_at_a_time() -> None:
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=sentence[:80])
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("threads", [1, 3])
 async def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     async with (
@@ -80,6 +83,7 @@ async def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     np.testing.assert_allclose(found, EXPECTED[:60], rtol=0, atol=1e-4)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("dtype", "worst", "mean"),
     [
@@ -101,6 +105,7 @@ async def test_reduced_precision_points_the_same_way(dtype: str, worst: float, m
     assert cosine.mean() >= mean
 
 
+@pytest.mark.long
 async def test_a_gguf_file_becomes_another_type_as_a_folder_does(tmp_path: Path) -> None:
     folder = minilm_file.folder()
     if folder is None:
@@ -115,6 +120,7 @@ async def test_a_gguf_file_becomes_another_type_as_a_folder_does(tmp_path: Path)
             np.testing.assert_array_equal(await model.embed_ids(ids), wanted)
 
 
+@pytest.mark.long
 async def test_200_tasks_each_get_their_own_answer() -> None:
     few = clean(SENTENCES[:20])
     async with loaded() as model:

@@ -64,6 +64,7 @@ async def test_allowed_tokens_and_a_grammar_bind_together(model: TextModel) -> N
     assert made == "bbbbbb"
 
 
+@pytest.mark.long
 async def test_an_answer_has_no_bad_words_that_it_would_have(model: TextModel) -> None:
     signs = [i for i, x in enumerate(model.tokenizer.pieces) if len(x) == 1 and x.isascii()]
     bad: list[str] = []
@@ -159,6 +160,7 @@ async def test_the_tokens_of_a_prompt_are_told_as_the_logits_say(model: TextMode
     assert not [y for x in stream.prompt_logprobs for y in x.top]
 
 
+@pytest.mark.long
 async def test_a_prompt_is_cut_to_its_last_tokens(model: TextModel) -> None:
     long = PROMPT * 50
     ids = model.tokenizer.encode_prompt(long)
@@ -178,6 +180,7 @@ async def test_a_prompt_is_cut_to_its_last_tokens(model: TextModel) -> None:
     assert answer.usage.completion_tokens > 4
 
 
+@pytest.mark.long
 async def test_of_allowed_tools_alone_the_model_calls(model: TextModel) -> None:
     pytest.importorskip("llguidance")
     tools = [

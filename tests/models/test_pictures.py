@@ -85,6 +85,7 @@ async def test_embeddings_are_those_of_llama_cpp(kind: str, tmp_path: Path) -> N
             assert np.abs(whole - right).max() < 1e-3 * np.abs(right).max(), i
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("kind", files.KINDS)
 async def test_a_prompt_with_pictures_has_the_logits_and_the_answer_of_llama_cpp(
     kind: str, tmp_path: Path
@@ -143,6 +144,7 @@ def test_sizes_that_fit_are_multiples_within_the_bounds() -> None:
 # -- steps
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("kind", files.KINDS)
 async def test_pictures_in_several_sequences_and_small_steps_change_no_answer(
     kind: str, tmp_path: Path
@@ -280,6 +282,7 @@ async def test_a_picture_that_was_seen_is_not_computed_again_and_the_cache_is_bo
 # -- messages
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("template", [TEXT, PARTS])
 async def test_pictures_in_messages_stand_where_they_are_among_texts(
     template: str, tmp_path: Path
@@ -501,6 +504,7 @@ async def test_a_layer_of_a_mmproj_file_has_the_tensors_of_the_others(
         await aggml.models.load(text, mmproj=eyes)
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("kind", files.KINDS)
 async def test_a_mmproj_file_that_lacks_any_one_of_its_tensors_is_refused_by_its_name(
     tmp_path: Path, kind: str

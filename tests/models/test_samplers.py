@@ -126,6 +126,7 @@ def check(found: list[int], wanted: dict[int, float]) -> None:
         assert statistic < bound, (statistic, bound)
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 def test_draws_have_the_distribution_of_the_steps_by_hand(name: str, temperature: float) -> None:
@@ -358,6 +359,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long(cases=1)
 async def test_a_seed_gives_the_same_tokens_and_another_seed_others(model: TextModel) -> None:
     for more in OPTIONS:
         one = await ids_of(model, temperature=1.0, seed=5, **more)
@@ -365,6 +367,7 @@ async def test_a_seed_gives_the_same_tokens_and_another_seed_others(model: TextM
         assert await ids_of(model, temperature=1.0, seed=6, **more) != one, more
 
 
+@pytest.mark.long(cases=1)
 async def test_the_usual_order_given_by_name_draws_what_the_device_draws(model: TextModel) -> None:
     for seed in range(5):
         options: dict[str, Any] = {"temperature": 0.8, "seed": seed, "frequency_penalty": 0.3,

@@ -128,6 +128,7 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long(cases=22)
 @pytest.mark.parametrize(("case", "changes", "why"), WRONG, ids=lambda x: str(x)[:50])
 def test_a_setting_that_is_not_carried_out_is_refused_by_name(
     tmp_path: Path, case: str, changes: dict[str, Any], why: str
@@ -203,6 +204,7 @@ def test_a_harmless_setting_changes_nothing(tmp_path: Path) -> None:
     assert opened(folder) == before
 
 
+@pytest.mark.long
 def test_every_setting_that_is_read_has_a_type(tmp_path: Path) -> None:
     """What no table gives a type ends in an error of Python somewhere behind."""
     read: set[str] = set()

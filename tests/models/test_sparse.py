@@ -59,6 +59,7 @@ async def hidden_of(model: EncoderModel, ids: list[list[int]]) -> list[F32]:
     return await model._results("test", ids, "tokens")
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "own"])
 @pytest.mark.parametrize("case", HEADS)
 async def test_weights_are_the_largest_of_all_tokens(tmp_path: Path, case: str, tied: bool) -> None:

@@ -93,6 +93,7 @@ async def test_logits_are_those_of_whisper_cpp(model: SpeechModel) -> None:
     assert nmse(await _logits(model, sound(30)), RECORDED["random"]) < 2e-6
 
 
+@pytest.mark.long
 async def test_a_folder_and_a_gguf_file_give_the_same_logits(
     model: SpeechModel, tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ async def test_the_same_seed_gives_the_same_segments(model: SpeechModel) -> None
     assert other != first
 
 
+@pytest.mark.long
 async def test_recordings_together_give_what_each_gives_alone(model: SpeechModel) -> None:
     recordings = [sound(4), sound(33)[: 16000 * 2], sound(9), sound(1), sound(34)]
     options: dict[str, Any] = {"temperature": 0.0, "previous": False}
@@ -311,6 +313,7 @@ async def test_closing_the_generator_leaves_the_model_usable(model: SpeechModel)
     assert [x async for x in model.transcribe(sound(2), temperature=1.0, seed=5)]
 
 
+@pytest.mark.long
 async def test_cancellation_ends_the_window_under_way(
     model: SpeechModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

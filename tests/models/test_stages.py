@@ -47,6 +47,7 @@ def _batch(slot: int, ids: list[int], at: int, ctx: int) -> Batch:
     return Batch((group,))
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cuts", [(2,), (1, 3)], ids=str)
 async def test_stages_give_what_the_whole_gives(

@@ -50,6 +50,7 @@ def held(decoder: Decoder) -> contextlib.AbstractContextManager[object]:
     return decoder.site.host.stream.hold()
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_prompt_in_pieces_gives_what_it_gives_at_once(tmp_path: Path, layout: str) -> None:
     ids = random_models.prompt(600)  # more than one step takes
@@ -66,6 +67,7 @@ async def test_a_prompt_in_pieces_gives_what_it_gives_at_once(tmp_path: Path, la
             near(one, whole[position])
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_sequences_of_one_step_do_not_see_each_other(tmp_path: Path, layout: str) -> None:
     random = np.random.default_rng(3)
@@ -84,6 +86,7 @@ async def test_sequences_of_one_step_do_not_see_each_other(tmp_path: Path, layou
                 near(row, alone[i][step])
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_step_takes_prompts_beside_running_sequences(tmp_path: Path, layout: str) -> None:
     ids = random_models.prompt(20)
@@ -139,6 +142,7 @@ async def test_a_state_is_not_cut_back_or_left_ahead(tmp_path: Path, layout: str
         near(again, whole[-1])
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_after_an_aborted_step_a_sequence_begins_anew(tmp_path: Path, layout: str) -> None:
     ids = random_models.prompt(12)
@@ -162,6 +166,7 @@ async def test_after_an_aborted_step_a_sequence_begins_anew(tmp_path: Path, layo
         near(rows, [whole[13]] * 2)
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_after_a_cancelled_step_a_sequence_begins_anew(tmp_path: Path, layout: str) -> None:
     ids = random_models.prompt(12)
@@ -178,6 +183,7 @@ async def test_after_a_cancelled_step_a_sequence_begins_anew(tmp_path: Path, lay
         near(await decoder.prefill(0, [*ids, 7]), whole[-1])
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_generation_that_is_left_spoils_no_other(tmp_path: Path, layout: str) -> None:
     path = random_models.write(tmp_path / "model.gguf", layout)
@@ -214,6 +220,7 @@ async def test_layers_that_look_at_the_first_one_have_no_stages(tmp_path: Path) 
             await load_decoder(backend, file, stage=(0, 2))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["qwen3next", "qwen35", "granitehybrid", "falcon-h1", "mamba2"])
 async def test_prompts_that_go_on_from_a_stored_end_beside_others_answer_as_alone(
     tmp_path: Path, layout: str

@@ -150,6 +150,7 @@ def error_of(template: ChatTemplate) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long(cases=14)
 @pytest.mark.parametrize("source", [*FAILS, *ENDLESS, *LARGE])
 def test_a_template_that_fails_is_one_error_with_the_reason(
     source: str, monkeypatch: pytest.MonkeyPatch
@@ -210,6 +211,7 @@ VALUES: Final[tuple[object, ...]] = ("", 1, [], {}, ())
 METHODS: Final = sorted({name for x in VALUES for name in dir(x) if not name.startswith("_")})
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(
     "seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, 40))]
 )

@@ -27,6 +27,7 @@ RECORDED: Final[dict[str, str | None]] = json.loads(
 )
 
 
+@pytest.mark.long(cases=20)
 @pytest.mark.parametrize("name", templates.TEMPLATES)
 @pytest.mark.parametrize("case", templates.CONVERSATIONS)
 def test_texts_are_those_of_transformers(name: str, case: str) -> None:

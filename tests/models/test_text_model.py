@@ -54,6 +54,7 @@ async def test_more_generations_than_slots_wait_for_each_other(path: Path) -> No
     assert [together[i] for i in range(len(prompts))] == alone
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("n", [1, 4, 8])
 async def test_tasks_that_generate_at_a_time_share_steps(path: Path, n: int) -> None:
     """As many steps as one task has, but for the prompts, which come in chunks."""

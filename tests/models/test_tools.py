@@ -78,6 +78,7 @@ def check(one: Transcript, pieces: Iterable[str]) -> None:
     assert (reasoning or None) == one.reasoning
 
 
+@pytest.mark.long(cases=11)
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERY)
 def test_an_answer_means_the_same_in_every_division(name: str, step: int) -> None:
@@ -102,6 +103,7 @@ def test_pieces_do_not_depend_on_the_division(name: str) -> None:
     assert meaning(read(one, one.text)[0]) == wanted
 
 
+@pytest.mark.long(cases=19)
 @pytest.mark.parametrize("name", EVERY)
 def test_an_answer_that_is_cut_anywhere_raises_nothing_and_loses_nothing(name: str) -> None:
     one = EVERY[name]
@@ -152,6 +154,7 @@ def test_without_parallel_calls_the_first_one_is_given(name: str) -> None:
     assert len(meaning(deltas)[2]) == 1
 
 
+@pytest.mark.long
 def test_random_texts_full_of_marks_raise_nothing_and_mean_the_same_in_any_division() -> None:
     chosen = random.Random(7)
     for form in FORMATS:
@@ -182,6 +185,7 @@ def several_calls(form: str) -> Transcript:
     return Transcript(form, opened + WRITERS[form](calls), calls, before)
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize("form", WRITERS)
 def test_several_calls_of_a_family_are_read_with_all_that_values_may_have(form: str) -> None:
     one = several_calls(form)

@@ -62,6 +62,7 @@ RECORDED_ON_THIS: Final = cpu_mask(None) & (VNNI | TILES) == VNNI
 ROUNDING: Final = 0.34
 
 
+@pytest.mark.long
 async def test_greedy_tokens_are_those_of_llama_cpp(path: Path) -> None:
     async with await aggml.models.load(path, ctx=512) as model:
         text = model.template.render(QUESTION)
@@ -81,6 +82,7 @@ async def test_it_knows_the_capital_of_france(path: Path) -> None:
     assert "".join(tokens) == " Paris."
 
 
+@pytest.mark.long
 def test_the_example_asks_it(path: Path) -> None:
     program = Path(__file__).resolve().parents[2] / "examples" / "ask.py"
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100)

@@ -242,6 +242,7 @@ def minilm() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
+@pytest.mark.long
 def test_word_pieces(minilm: Path, tmp_path: Path) -> None:
     own = Tokenizer.from_file(str(minilm / "tokenizer.json"))
     own.no_padding()

@@ -75,6 +75,7 @@ async def test_trained_probabilities_are_those_of_the_onnx_graph() -> None:
         assert [x async for x in vad.listen([silence, noise, silence])] == []
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("sizes", [(512,), (1,) * 3 + (2000,), (333,), (48200,), (16384, 0, 5)])
 async def test_spans_do_not_depend_on_the_chunks(vad: VoiceModel, sizes: tuple[int, ...]) -> None:
     whole = await spans_of(vad, [voice_file.sound()])
@@ -135,6 +136,7 @@ async def test_a_span_comes_as_soon_as_it_is_over_and_the_source_is_closed(vad: 
     assert closed
 
 
+@pytest.mark.long
 @given(
     probabilities=st.lists(st.sampled_from([0.1, 0.4, 0.9]), max_size=40),
     silence=st.integers(0, 4), shortest=st.integers(0, 3), pad=st.sampled_from([0, 1, 2, 9, 30]),
@@ -171,6 +173,7 @@ def test_spans_hold_the_speech_and_the_samples_of_their_time(
         assert longest is not None or set(windows) & set(loud)
 
 
+@pytest.mark.long
 @given(
     rate=st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000]),
     sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6),

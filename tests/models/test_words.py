@@ -134,6 +134,7 @@ async def model(tmp_path: Path) -> AsyncIterator[SpeechModel]:
         yield loaded
 
 
+@pytest.mark.long
 async def test_weights_of_attention_are_shares_and_leave_the_text_as_it_is(
     model: SpeechModel,
 ) -> None:
@@ -178,6 +179,7 @@ async def test_words_are_said_when_they_are_said(name: str) -> None:
     assert abs(first["houston"] - 0.84) < 0.3  # 5.24 s of the whole recording
 
 
+@pytest.mark.long
 async def test_a_path_is_read_and_has_its_own_rate(model: SpeechModel, tmp_path: Path) -> None:
     options: dict[str, Any] = {"temperature": 0.0, "language": "en"}
     path = tmp_path / "a.wav"

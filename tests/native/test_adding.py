@@ -241,6 +241,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_toy_of_each_kind_is_compiled_and_computes(tree: Path) -> None:

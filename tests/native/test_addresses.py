@@ -42,6 +42,7 @@ def defined(path: Path, stubs: Path) -> set[str]:
     return set(re.findall(r"\b(agk_\w+)\s*\([^;{]*\)\s*{", text))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.skipif(CC is None, reason="needs the C preprocessor")
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_variant_is_defined_where_its_name_leads(isa: str, stubs: Path) -> None:

@@ -56,6 +56,7 @@ def bits(features: set[str]) -> int:
     return sum(FEATURES[name] for name in features - {"AMX"})
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 def test_a_kernel_executes_only_what_its_row_asks_for(isa: str) -> None:
     rows = [(kernel, needs) for kernel, of, needs, *_ in _native.variants() if of == isa]
@@ -69,6 +70,7 @@ def test_a_kernel_executes_only_what_its_row_asks_for(isa: str) -> None:
     assert wrong == {}
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 def test_the_objects_of_an_instruction_set_need_no_more_than_it_has(isa: str) -> None:
     needs, takes = ISAS[isa]
@@ -78,6 +80,7 @@ def test_the_objects_of_an_instruction_set_need_no_more_than_it_has(isa: str) ->
     assert {name for name, used in found.items() if bits(used) & ~(needs | takes)} == set()
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(
     "folder",
     ["table", "formats", "kernels/scalar", "lower", "lower/attention", "lower/mul_mat", "runtime"],

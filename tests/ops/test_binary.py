@@ -121,6 +121,7 @@ def test_add_cast_of_blocks_to_other_types(kind: str, any_backend: aggml.Backend
         assert np.array_equal(found, total.astype(dtype.numpy))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
 def test_a_result_that_takes_half_an_l3(op: str, any_backend: aggml.Backend) -> None:
     n = (4 << 20) + 5

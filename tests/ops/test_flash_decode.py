@@ -258,6 +258,7 @@ COMMON = [  # heads of Q, heads of K, d, dv, keys, sequences, shared keys
 ]
 
 
+@pytest.mark.long(cases=15)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", COMMON)
 def test_shared_keys_are_read_from_one_sequence(

@@ -291,6 +291,7 @@ def test_windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) ->
     windows(dtype, queries, keys, backend)
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(("dtype", "keys"), [("f32", 500), ("f32", 1100), ("bf16", 500)])
 def test_tiles_of_both_kinds(dtype: str, keys: int, backend: aggml.Backend) -> None:
     # Some tiles of each head see a number that is no sum of bf16 terms, or a value so large that

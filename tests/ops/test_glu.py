@@ -111,6 +111,7 @@ def test_an_odd_row_has_no_halves(swapped: bool) -> None:
         ops.glu(a, "reglu", swapped)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("gate", ["reglu", "swiglu"])
 def test_a_result_that_takes_half_an_l3(gate: str, any_backend: aggml.Backend) -> None:
     ne = (4097, 1024)

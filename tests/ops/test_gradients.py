@@ -211,6 +211,7 @@ def test_every_gradient_is_here() -> None:
     assert named == {name for name, _ in PAIRS}
 
 
+@pytest.mark.long(cases=9)
 @pytest.mark.parametrize(
     "pair", [pytest.param(pair, id=f"{i}-{name}") for i, (name, pair) in enumerate(PAIRS)]
 )

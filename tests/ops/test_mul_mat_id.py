@@ -40,6 +40,7 @@ def _expected(
     return result
 
 
+@pytest.mark.long(cases=9)
 @pytest.mark.parametrize(
     "dtype", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_K", "q6_K", "iq4_nl", "iq2_s"]
 )

@@ -47,6 +47,7 @@ def limit() -> Iterator[None]:
     device().packed_limit = before
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.parametrize("dtype", TYPES)
 async def test_packed_weights_give_what_rows_as_they_lie_give(
     backend: aggml.Backend, dtype: str

@@ -62,6 +62,7 @@ class Experts:
         return plan_of(self.backend, self.graph).native.n_packed
 
 
+@pytest.mark.long(cases=10)
 @pytest.mark.parametrize(
     "dtype",
     ["q8_0", "q4_0", "q4_K", "q6_K", "mxfp4", "iq2_xs", "iq3_s", "iq1_m", "tq1_0", "nvfp4"],

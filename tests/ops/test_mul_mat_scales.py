@@ -42,6 +42,7 @@ def assert_near(found: F32, wanted: np.ndarray[Any, np.dtype[np.float64]]) -> No
     assert np.all(lost < SHARE), f"column {np.argmax(lost)} lost {np.max(lost):.2g} of its power"
 
 
+@pytest.mark.long(cases=23)
 @pytest.mark.parametrize("usage", [BufferUsage.WEIGHTS, BufferUsage.ANY])
 @pytest.mark.parametrize("dtype", TYPES)
 async def test_columns_of_any_magnitude(

@@ -91,6 +91,7 @@ def test_tiny_numbers_beside_others(largest: float, backend: aggml.Backend) -> N
         assert nmse(exact, column.astype(np.float64)) <= BOUND["f32"]
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_K", "iq2_xxs"])
 def test_threads_change_nothing(dtype: str, by_threads: list[aggml.Backend]) -> None:
     a, b = new_tensor(dtype, ne=(768, 200, 2)), new_tensor("f32", ne=(768, 530, 4))

@@ -67,6 +67,7 @@ def outcome(case: Case, backend: aggml.Backend, seed: int) -> bytes | type[aggml
         return aggml.LayoutMismatch
 
 
+@pytest.mark.long(cases=7)
 @pytest.mark.parametrize("group", [group for group, cases in CASES.items() if cases])
 def test_refused_or_computed(group: str, by_threads: list[aggml.Backend]) -> None:
     computed = 0

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 CASES = [*recorded_calls(), *graph_cases()]
 
 
+@pytest.mark.long(cases=300)
 @pytest.mark.parametrize("case", CASES)
 def test_shape(case: Case) -> None:
     check_shape(case)
 
 
+@pytest.mark.long(cases=600)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)

@@ -37,6 +37,7 @@ def drawn(
     return run(backend, ops.sample(a, b, c), {a: x, b: ids, c: how}).reshape(-1)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (40, 40), (2000, 64), (2000, 1), (9000, 9000)])
 def test_the_token_is_the_one_that_samplers_draw(
     n: int, k: int, any_backend: aggml.Backend

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from corpus_loader import op_cases, refused_cases
 from ops.recorded import recorded_calls
 
@@ -29,6 +30,7 @@ def test_every_recorded_call_is_run() -> None:
     assert {(case.group, case.id) for case in op_cases() if not case.steps} == run
 
 
+@pytest.mark.long
 def test_the_table_of_ops_is_up_to_date() -> None:
     """If it is not: run python tools/ops_table.py."""
     tool = ROOT / "tools" / "ops_table.py"

@@ -170,6 +170,7 @@ def rooms() -> list[Path]:
     return [f for f in files if f.relative_to(PACKAGE).parts[0] not in ABOVE]
 
 
+@pytest.mark.long
 def test_what_threads_check_and_set_is_locked_or_reviewed() -> None:
     found = {
         (str(path.relative_to(PACKAGE)), *problem)

@@ -51,6 +51,7 @@ def without_place(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"{name}({text!r}...)"
 
 
+@pytest.mark.long
 def test_errors_of_calls_and_requests_begin_with_their_place() -> None:
     found = []
     for path in sorted(ROOT.rglob("*.py")):

@@ -158,6 +158,7 @@ def test_functions_that_change_a_node_refuse_one_in_a_graph() -> None:
             change()
 
 
+@pytest.mark.long
 def test_a_chain_of_a_hundred_thousand_nodes() -> None:
     tensor = leaf("a", 1)
     for _ in range(100_000):

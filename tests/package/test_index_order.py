@@ -33,6 +33,7 @@ def wrong_lines(source: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_the_index_of_an_assignment_is_computed_before_the_array_is_looked_up() -> None:
     files = sorted((ROOT / "aggml").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
     assert len(files) > 300

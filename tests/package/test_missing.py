@@ -54,6 +54,7 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_package_of_models_that_is_missing_is_one_line(byte_level: Path) -> None:
     program = _WITHOUT.format("tokenizers")
     status, said = ended("-c", program, "generate", str(byte_level), "--prompt", "a")
@@ -63,6 +64,7 @@ def test_a_package_of_models_that_is_missing_is_one_line(byte_level: Path) -> No
     )
 
 
+@pytest.mark.long
 def test_a_package_of_the_service_that_is_missing_is_one_line(byte_level: Path) -> None:
     status, said = ended("-c", _WITHOUT.format("starlette"), "serve", str(byte_level))
     assert status == 1

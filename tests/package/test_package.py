@@ -72,6 +72,7 @@ def imports(name: str) -> Iterator[str]:
                 yield inner if inner in MODULES or inner.endswith("._native") else base
 
 
+@pytest.mark.long
 def test_nothing_imports_testing() -> None:
     users = {
         name
@@ -82,6 +83,7 @@ def test_nothing_imports_testing() -> None:
     assert users == set()
 
 
+@pytest.mark.long
 def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
     users = {name for name in MODULES if LOOPS & {other.split(".")[0] for other in imports(name)}}
     # Actors of Ray and of Ray Serve run on asyncio. The driver's end of their connections has a
@@ -92,6 +94,7 @@ def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
     assert users == {*ours, "aggml.models.portal", "aggml.serve.http.connections", *of_ray}
 
 
+@pytest.mark.long
 def test_only_one_file_knows_the_gpu_package() -> None:
     users = {name for name in MODULES if any(other.startswith("cuda.") for other in imports(name))}
     assert users <= {"aggml.devices.cuda.driver"}
@@ -217,6 +220,7 @@ def room_of(name: str) -> str:
 NAMED = [name for name in MODULES if name.split(".")[-1] != "__main__"]
 
 
+@pytest.mark.long(cases=8)
 @pytest.mark.parametrize("room", sorted({room_of(name) for name in NAMED}))
 def test_all_names_what_is_defined(room: str) -> None:
     for name in NAMED:
@@ -278,6 +282,7 @@ def test_files_begin_with_what_is_here(folder: Path) -> None:
     assert {name: n for name, n in lengths.items() if not 1 <= n <= 8} == {}
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_answer_help(path: Path) -> None:
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
@@ -304,6 +309,7 @@ def exists(name: str) -> bool:
     return any(known.endswith(ending) for known in ALL_FILES)
 
 
+@pytest.mark.long
 def test_files_that_heads_name_exist() -> None:
     missing = [
         f"{path.relative_to(ROOT)}: {name}"

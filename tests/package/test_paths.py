@@ -106,6 +106,7 @@ def used_as_it_is(source: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_no_path_of_a_caller_is_used_as_it_is() -> None:
     assert used_as_it_is("def f(path: str | os.PathLike[str]):\n  return Path(path)") == [2]
     for file in sorted(ROOT.rglob("*.py")):

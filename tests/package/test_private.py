@@ -60,6 +60,7 @@ def reached(path: Path) -> set[str]:
     return used - defined - PYTHONS - HOOKS
 
 
+@pytest.mark.long
 def test_private_names_are_reached_from_other_files_for_a_reason() -> None:
     found: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -20,12 +20,14 @@ def rooms(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_imports_run_downwards_and_in_no_circle() -> None:
     done = rooms()
     assert (done.returncode, done.stderr) == (0, "")
     assert "buffers, allocators" in done.stdout
 
 
+@pytest.mark.long
 def test_the_drawing_in_the_docs_is_up_to_date(tmp_path: Path) -> None:
     rooms("--svg", tmp_path / "rooms.svg")
     drawn, kept = (tmp_path / "rooms.svg").read_text(), (ROOT / "docs" / "rooms.svg").read_text()

@@ -113,6 +113,7 @@ def choice(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [

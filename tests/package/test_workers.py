@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
-from workers import EITHER_LOOP, is_on_other_loop, rewrite_asserts
+from workers import EITHER_LOOP, is_on_other_loop, pick, rewrite_asserts
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -21,6 +21,7 @@ from workers import Workers
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true")
+    parser.addoption("--long", action="store_true")
     parser.addoption("--slow-of", action="append", default=[])
     parser.addini("test_seconds", "")
 
@@ -29,7 +30,13 @@ def pytest_configure(config):
 """
 #: Loading all installed plugins would take 2 s for each run.
 PLUGINS = ["-p", "xdist.plugin"]
-SETTINGS = "[pytest]\ntest_seconds = {seconds}\nmarkers = alone\n    either_loop\n    slow\n"
+SETTINGS = """[pytest]
+test_seconds = {seconds}
+markers = alone
+    either_loop
+    long
+    slow
+"""
 
 
 def run(folder: Path, text: str, *options: str, seconds: float = 60) -> tuple[int, str]:
@@ -73,6 +80,7 @@ def test_alone(k):
 """
 
 
+@pytest.mark.long
 def test_a_test_marked_alone_runs_alone(tmp_path: Path) -> None:
     status, told = run(tmp_path, ALONE, "-n", "3", "--dist", "worksteal")
     assert status == 0, told
@@ -97,6 +105,7 @@ def test_quick(): pass
 """
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -113,8 +122,58 @@ def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], w
     status, told = run(tmp_path, SLOW, *options)
     assert status == 0, told
     assert wanted in told
-    left_out = "12 tests left out, slow ones and ones on a second loop; make test-all"
+    left_out = "12 tests left out, slow ones, most cases of long ones, and ones on a second loop;"
     assert (left_out in told) == (options in ([], ["-n", "2"]))
+
+
+LONG = """
+import pytest
+
+@pytest.mark.long(cases=2)
+@pytest.mark.parametrize("k", range(7))
+def test_cases(k): pass
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", range(3))
+def test_no_case(k): pass
+
+@pytest.mark.long
+def test_long(): pass
+
+@pytest.mark.slow
+def test_slow(): pass
+
+def test_quick(): pass
+"""
+
+
+@pytest.mark.long(cases=2)
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], "3 passed, 10 deselected"),
+        (["-n", "2"], "3 passed"),
+        (["--long"], "12 passed, 1 deselected"),
+        (["--all", "-n", "2"], "13 passed"),
+        (["-m", "long"], "11 passed, 2 deselected"),
+        (["test_these.py::test_cases", "test_these.py::test_long"], "8 passed"),
+    ],
+)
+def test_most_cases_of_long_tests_are_left_out(
+    tmp_path: Path, options: list[str], wanted: str
+) -> None:
+    status, told = run(tmp_path, LONG, *options)
+    assert status == 0, told
+    assert wanted in told
+
+
+def test_the_cases_of_a_long_test_are_the_same_in_each_process_and_spread() -> None:
+    names = [f"test[{i}-{loop}]" for i in range(50) for loop in ("asyncio", "trio")]
+    picked = pick(names, 10)
+    assert len(picked) == 10
+    assert picked == pick(names[::-1], 10) <= pick(names, 11)
+    assert {"asyncio", "trio"} == {name.rpartition("-")[2].rstrip("]") for name in picked}
+    assert pick(names, 0) == set()
 
 
 def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both() -> None:
@@ -148,6 +207,7 @@ def test_after_it(): pass
 """
 
 
+@pytest.mark.long
 def test_a_test_that_hangs_ends_its_process_and_shows_where(tmp_path: Path) -> None:
     status, told = run(tmp_path, HANGS, seconds=5)
     assert status == 1, told

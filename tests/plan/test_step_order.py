@@ -164,6 +164,7 @@ def meet(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
+@pytest.mark.long
 @given(packed())
 def test_nodes_whose_bytes_meet_keep_their_order(drawn: tuple[Graph, dict[Tensor, int]]) -> None:
     graph, at = drawn

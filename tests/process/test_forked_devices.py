@@ -68,6 +68,7 @@ print("end", flush=True)
 """
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["cpu", "sim", "meta", "scheduler"])
 def test_a_child_computes_although_a_thread_of_the_parent_held_every_lock(

@@ -83,6 +83,7 @@ def test_the_lint_finds_what_it_is_for() -> None:
     assert forbidden("import threading\nthreading.Thread()") == []
 
 
+@pytest.mark.long
 def test_all_locks_are_released_in_the_child_of_a_fork() -> None:
     found = []
     word = re.compile("|".join(sorted(set().union(*FORBIDDEN.values()))))
@@ -182,6 +183,7 @@ def trap() -> Iterator[_Trap]:
     cpu.close()
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_finalizers_may_run_wherever_a_lock_is_held(trap: _Trap, loop: str) -> None:

@@ -121,6 +121,7 @@ del s; gc.collect()""",
 }
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("what", EXITS)
 def test_exit(setup: str, what: str) -> None:
     assert ends_well(f"{setup}\n{EXITS[what]}\nprint('end')") == "end\n"
@@ -139,6 +140,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("what", LOOPS)
 def test_exit_after_a_loop(setup: str, loop: str, what: str) -> None:
@@ -147,6 +149,7 @@ def test_exit_after_a_loop(setup: str, loop: str, what: str) -> None:
     assert ends_well(code) == "end\n"
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_sys_exit_inside_a_loop(setup: str, loop: str) -> None:
     code = f"""{setup}
@@ -203,6 +206,7 @@ def interrupted(code: str) -> str:
     return out
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("timeout", ["", "100"])
 def test_ctrl_c_ends_a_wait(setup: str, timeout: str) -> None:
     code = f"""{setup}
@@ -219,6 +223,7 @@ assert f.wait(60) and (f.result() == 2 * x).all()  # the work went on
     assert interrupted(code) == "interrupted\n"
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_ctrl_c_in_a_loop(setup: str, loop: str) -> None:
     code = f"""{setup}
@@ -306,6 +311,7 @@ print("end")
 """
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("leave", ["os._exit(code)", "sys.exit(code)"])
 @pytest.mark.parametrize(
@@ -325,6 +331,7 @@ def test_fork(setup: str, before: str, leave: str) -> None:
     assert ends_well(MAY_FORK + setup + FORK.format(before=before, leave=leave)) == "end\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork_inside_a_loop_leaves_the_parents_loop_alone(setup: str) -> None:
     code = f"""{MAY_FORK}{setup}

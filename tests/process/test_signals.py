@@ -43,6 +43,7 @@ print("end")
 """
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     "before",
     [
@@ -114,6 +115,7 @@ print("end")
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux alone has slices")
 def test_the_slice_of_a_loop_is_its_own() -> None:
     """Threads and programs that the loop starts do not inherit its slice."""

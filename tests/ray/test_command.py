@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "aggml", "serve"]
 
 
+@pytest.mark.long
 def test_replicas_are_a_number_or_a_range(tmp_path: Path) -> None:
     path = write_small(tmp_path / "small.gguf")
     done = subprocess.run(

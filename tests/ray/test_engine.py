@@ -172,6 +172,7 @@ async def test_callers_of_one_priority_take_turns() -> None:
     assert order.index("few") <= 2
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("seed", range(6))
 async def test_requests_that_come_leave_and_preempt_get_what_each_gets_alone(seed: int) -> None:
     draws = random.Random(seed)

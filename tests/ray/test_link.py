@@ -56,6 +56,7 @@ class _Peer:
                 await self.changed.wait()
 
 
+@pytest.mark.long
 @given(st.data())
 def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -> None:
     shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)

@@ -34,6 +34,7 @@ def run(*arguments: str, **env: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_help() -> None:
     text = run()
     assert text == run("--help")
@@ -42,6 +43,7 @@ def test_help() -> None:
     assert run("--version") == f"aggml {aggml.__version__}\n"
 
 
+@pytest.mark.long
 def test_the_table_tells_what_there_is_and_why_the_rest_is_not(tmp_path: Path) -> None:
     write(tmp_path, "aggml_good.py", name="GOOD")
     write(tmp_path, "aggml_bad.py", name="BAD", init="raise RuntimeError('no driver')")
@@ -58,6 +60,7 @@ def test_the_table_tells_what_there_is_and_why_the_rest_is_not(tmp_path: Path) -
     assert max(map(len, lines[:at])) < 200
 
 
+@pytest.mark.long
 def test_json_holds_the_same(tmp_path: Path) -> None:
     write(tmp_path, "aggml_bad.py", name="BAD", version=9)
     data: dict[str, Any] = json.loads(run("devices", "--json", AGGML_BACKEND_DIRS=str(tmp_path)))
@@ -107,6 +110,7 @@ def test_importing_aggml_loads_nothing() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 def test_a_full_disk_is_told_in_a_line() -> None:
     for arguments in ([], ["devices"], ["devices", "--json"]):

@@ -134,6 +134,7 @@ def layers(request: pytest.FixtureRequest) -> Iterator[Layers]:
     found.sched.close()
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("stacks", [1, 3])
 async def test_what_the_last_run_named_is_there_before_the_ids_and_the_rest_is_copied(
     stacks: int,
@@ -156,6 +157,7 @@ async def test_what_the_last_run_named_is_there_before_the_ids_and_the_rest_is_c
     layers.sched.close()
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("checked", [True, False])
 async def test_results_do_not_depend_on_guesses(
     layers: Layers, rng: np.random.Generator, *, checked: bool

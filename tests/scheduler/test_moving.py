@@ -88,6 +88,7 @@ def build(w: aggml.Tensor) -> tuple[aggml.Tensor, Graph, aggml.Tensor]:
     return x, Graph(y.set_name("y")), first
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("way", ["prepare", "submit", "alike"])
 @pytest.mark.parametrize("placed_on", [0, 1])
 async def test_a_submission_reads_a_leaf_where_it_lies_whenever_it_moves(

@@ -133,6 +133,7 @@ class AtLine:
         self.threads.shutdown()
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("same", [False, True])
 async def test_what_another_thread_queues_at_any_line_is_seen(*, same: bool, again: bool) -> None:

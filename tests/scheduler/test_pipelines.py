@@ -264,6 +264,7 @@ async def test_reset_leaves_memory_to_what_is_in_flight(chain: Chain) -> None:
     assert all(block() is None for block in memory)
 
 
+@pytest.mark.long(cases=1)
 async def test_large_values_cross_in_pieces() -> None:
     chain = Chain(n=128, rows=4096)  # 2 MiB cross from A to B
     for seed in (0, 1, 2):
@@ -340,6 +341,7 @@ class Faults:
             dev._faults.clear()
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.timeout(600)
 async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) -> None:
     """Random failures of all devices; 30 % of the waiters give up. All: ``make soak-scheduler``."""

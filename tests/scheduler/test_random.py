@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory.random_graphs import graphs
@@ -57,6 +58,7 @@ async def scheduled(
             return [await future for future in futures]
 
 
+@pytest.mark.long
 @settings(
     max_examples=60,
     deadline=None,

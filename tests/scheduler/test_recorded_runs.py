@@ -68,6 +68,7 @@ async def test_recorded_results_and_sizes(raw: dict[str, Any]) -> None:
         assert all(mine <= most for mine, most in zip(sizes, reserved, strict=True))
 
 
+@pytest.mark.long(cases=14)
 @pytest.mark.parametrize("parallel", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("raw", CASES)
 async def test_recorded_results_with_several_in_flight(raw: dict[str, Any], parallel: int) -> None:

@@ -188,6 +188,7 @@ async def test_rerankers_on_decoders_answer_as_the_model(tmp_path: Path) -> None
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.long
 async def test_no_adapter_by_any_words_is_none(file: Path, minilm: Path) -> None:
     async with serving(models=[file, minilm]) as (_, client):
         for path, body in (

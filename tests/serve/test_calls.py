@@ -28,6 +28,7 @@ def fits(arguments: dict[str, Any]) -> bool:
     return set(arguments) == {"x"} and arguments["x"] in range(10)
 
 
+@pytest.mark.long
 async def test_a_required_call_comes_in_every_protocol_s_form(tmp_path: Path) -> None:
     file = write_small(tmp_path / "small.gguf")
     function = {"name": "get", "description": "d", "parameters": SCHEMA}

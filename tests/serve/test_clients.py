@@ -48,6 +48,7 @@ def closing(stack: ExitStack) -> Closing:
     return add
 
 
+@pytest.mark.long
 def test_openai_s_responses(address: str, closing: Closing) -> None:
     openai = pytest.importorskip("openai")
     client = closing(openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE))
@@ -75,6 +76,7 @@ def test_openai_s_responses(address: str, closing: Closing) -> None:
     assert caught.value.code == "previous_response_not_found"
 
 
+@pytest.mark.long
 def test_openai_s_streams_end_with_the_usage(address: str, closing: Closing) -> None:
     openai = pytest.importorskip("openai")
     client = closing(openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE))
@@ -97,6 +99,7 @@ def test_openai_s_streams_end_with_the_usage(address: str, closing: Closing) -> 
         closing(openai.OpenAI(base_url=f"{address}/v1", api_key="wrong")).models.list()
 
 
+@pytest.mark.long(cases=1)
 def test_anthropic_s_messages(address: str, closing: Closing) -> None:
     anthropic = pytest.importorskip("anthropic")
     client = closing(anthropic.Anthropic(base_url=address, api_key="s3cret", timeout=PATIENCE))

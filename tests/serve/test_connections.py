@@ -45,6 +45,7 @@ def read(connection: socket.socket) -> bytes:
     return found
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_has_closed_its_sending_half_gets_the_whole_answer(
@@ -88,6 +89,7 @@ def test_a_stream_over_http_1_0_ends_with_the_connection(address: tuple[str, int
     assert all(x.startswith(("data: ", ": ")) for x in lines[:-1])
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("part", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nX-Lo"])
 def test_a_head_that_never_ends_is_closed_after_a_time(
     address: tuple[str, int], part: bytes
@@ -97,6 +99,7 @@ def test_a_head_that_never_ends_is_closed_after_a_time(
         assert b" 408 " in read(connection)
 
 
+@pytest.mark.long
 def test_a_head_that_comes_byte_by_byte_is_closed_after_a_time(address: tuple[str, int]) -> None:
     with socket.create_connection(address) as connection:
         ended = threading.Event()
@@ -120,6 +123,7 @@ def test_a_head_that_comes_byte_by_byte_is_closed_after_a_time(address: tuple[st
             thread.join()
 
 
+@pytest.mark.long
 def test_a_body_that_never_ends_is_closed_after_a_time(address: tuple[str, int]) -> None:
     with socket.create_connection(address) as connection:
         connection.sendall(request({})[:-5])

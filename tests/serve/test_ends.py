@@ -32,6 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
+@pytest.mark.long(cases=1)
 async def test_a_body_is_read_no_further_than_it_may_be_large() -> None:
     parts = iter(range(LARGEST // 1000 + 9))
 
@@ -182,6 +183,7 @@ async def test_a_stream_that_cannot_be_sent_is_no_failure(
     assert caplog.records == []
 
 
+@pytest.mark.long(cases=1)
 async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) -> None:
     given = {"prompt": "a", "max_tokens": 200, **GREEDY}
     async with serving(models=[file]) as (app, client):
@@ -255,6 +257,7 @@ def wait_for(address: str, line: str) -> None:
     wait_until(lambda: line in httpx.get(f"{address}/metrics", timeout=PATIENCE).text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str) -> None:
     given = {"prompt": "a", "max_tokens": 300, "stream": True, **GREEDY}
@@ -283,6 +286,7 @@ def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str
             httpx.get(f"{address}/health", timeout=PATIENCE)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> None:
     given = {"prompt": "a", "max_tokens": 4000, "n": 16, "stream": True, **GREEDY}
@@ -303,6 +307,7 @@ def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> 
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_uploads_that_break_off_leave_no_trace_in_the_log(file: Path, server: str) -> None:
     said: list[str] = []

@@ -74,6 +74,7 @@ def without_head(answer: httpx.Response) -> Any:
     return {key: found[key] for key in found if key not in ("id", "created")}
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", PATHS)
 async def test_each_field_is_built_harmless_or_refused(
@@ -109,6 +110,7 @@ async def test_each_field_is_built_harmless_or_refused(
 UNKNOWN = {"temprature": "temprature", "": "", "x" * 500: "x" * 64, "a\r\nb: c": "a%0D%0Ab: c"}
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("form", PATHS)
 async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_strict(
     minilm: Path, file: Path, ranker: Path, form: type, caplog: pytest.LogCaptureFixture
@@ -161,6 +163,7 @@ async def test_fields_within_fields_that_nobody_knows_are_told_by_their_places(f
 VALUES = {"max_tokens": 3, "repetition_penalty": 1.5, "stop": ["x"], "n": 2, "logprobs": 1}
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize(
     ("alias", "form", "path"),
     [
@@ -183,6 +186,7 @@ async def test_other_names_of_fields_work(file: Path, alias: str, form: type, pa
     assert "x-aggml-ignored" not in named.headers
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("given", "like"),
     [
@@ -202,6 +206,7 @@ async def test_values_that_other_servers_take_mean_the_same(
     assert without_head(found) == without_head(wanted)
 
 
+@pytest.mark.long
 async def test_an_answer_may_run_until_the_context_is_full(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         answer = await client.post("/v1/completions", json=LEAST[Completion] | {"max_tokens": -1})
@@ -287,6 +292,7 @@ def test_every_field_of_every_form_is_described() -> None:
             assert row.values, (form.__name__, row.name)
 
 
+@pytest.mark.long(cases=11)
 @pytest.mark.parametrize(
     ("form", "given", "field"),
     [

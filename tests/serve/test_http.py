@@ -114,6 +114,7 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
     assert plain["usage"]["prompt_tokens"] > single["usage"]["prompt_tokens"] > 3
 
 
+@pytest.mark.long(cases=6)
 @pytest.mark.either_loop
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
@@ -293,6 +294,7 @@ async def test_models_have_the_names_that_they_are_given(file: Path, tmp_path: P
 # -- real servers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> None:
     import openai  # imported here: it takes 0.7 s in each process that collects tests
@@ -338,6 +340,7 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
             client.completions.create(model=SMALL, prompt="x" * (17 << 20))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_requests_that_find_a_free_slot_are_not_refused_for_the_queue(
     file: Path, stream: bool

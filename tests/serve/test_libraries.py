@@ -220,6 +220,7 @@ def test_openai_s_agents(address: str, forecast: Any) -> None:
     assert {x["city"] for x in calls} <= {*CITIES}
 
 
+@pytest.mark.long
 def test_anthropic_s_tools(address: str) -> None:
     anthropic = pytest.importorskip("anthropic")
     tool = {"name": "forecast", "description": "The weather.", "input_schema": SCHEMA}
@@ -235,6 +236,7 @@ def test_anthropic_s_tools(address: str) -> None:
         check(call.input)
 
 
+@pytest.mark.long
 def test_ollama_s_tools_and_schemas(address: str) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=address, headers={"Authorization": f"Bearer {KEY}"})
@@ -248,6 +250,7 @@ def test_ollama_s_tools_and_schemas(address: str) -> None:
     client._client.close()
 
 
+@pytest.mark.long
 def test_openai_s_parsed_answers_and_calls(address: str, forecast: Any) -> None:
     openai = pytest.importorskip("openai")
     given = {"model": SMALL, "messages": HELLO, "max_tokens": 128, "temperature": 0}

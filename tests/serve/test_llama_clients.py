@@ -290,6 +290,7 @@ async def test_a_model_that_sleeps_is_described_without_waking_it(file: Path) ->
         assert app.state.service.host.models["small"].uses == uses
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("server", LOOPS)
 def test_a_server_listens_on_several_addresses(file: Path, server: str) -> None:
     hosts = ("--host", "127.0.0.1, 127.0.0.2")
@@ -433,6 +434,7 @@ async def test_figures_of_a_model_that_was_unloaded_stay(file: Path) -> None:
     assert tokens == [5, 10]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     "path", ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/responses"]
 )

@@ -118,6 +118,7 @@ async def test_limits_of_bodies_and_inputs_are_options(file: Path) -> None:
             assert "1 to 3" in answer.json()["error"]["message"]
 
 
+@pytest.mark.long
 async def test_2048_texts_are_embedded_in_one_request(minilm: Path) -> None:
     async with serving(models=[minilm]) as (_, client):
         answer = await client.post("/v1/embeddings", json={"input": ["a"] * 2048, "dimensions": 2})

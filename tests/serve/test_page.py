@@ -65,6 +65,7 @@ def write(browser: Browser, text: str, tokens: int = 12) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "width", "height"), [("desktop", 1200, 800), ("phone", 390, 760)])
 def test_a_chat_streams_and_tools_are_shown(
     browser: Browser, address: str, name: str, width: int, height: int
@@ -100,6 +101,7 @@ def test_a_chat_streams_and_tools_are_shown(
     assert not [x for x in browser.said if '"level": "error"' in x or "exception" in x]
 
 
+@pytest.mark.long
 def test_code_between_fences_is_set_apart_and_a_stopped_answer_stays(
     browser: Browser, address: str
 ) -> None:

@@ -57,6 +57,7 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Non
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.long(cases=4)
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
 async def test_what_was_answered_once_opens_and_compiles_nothing(
     tmp_path: Path, path: str, body: dict[str, Any]

@@ -113,6 +113,7 @@ FAMILIES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_pairs_are_ranked_over_http_and_in_the_program(family: str, tmp_path: Path) -> None:
     place = tmp_path / family

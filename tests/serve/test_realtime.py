@@ -61,6 +61,7 @@ async def said(model: Path, samples: Any, rate: int, **options: Any) -> str:
         return as_text([x async for x in loaded.transcribe(samples, rate, **options)])
 
 
+@pytest.mark.long
 @pytest.mark.either_loop
 async def test_a_committed_turn_is_transcribed_as_the_model_does(model: Path) -> None:
     pcm = as_pcm(SOUND)
@@ -92,6 +93,7 @@ async def test_a_committed_turn_is_transcribed_as_the_model_does(model: Path) ->
         await talk.until("conversation.item.input_audio_transcription.completed")
 
 
+@pytest.mark.long
 @pytest.mark.either_loop
 async def test_the_older_events_are_answered_with_older_ones(model: Path, vad: Path) -> None:
     async with (
@@ -116,6 +118,7 @@ async def test_the_older_events_are_answered_with_older_ones(model: Path, vad: P
         assert text["usage"]["seconds"] == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.either_loop
 async def test_a_detector_finds_the_turns(model: Path, vad: Path) -> None:
     sound = voice_file.sound()
@@ -279,6 +282,7 @@ async def test_a_strict_service_refuses_fields_that_nobody_knows(model: Path) ->
         assert (await talk.until("error"))["error"]["param"] == "session.voice"
 
 
+@pytest.mark.long
 @pytest.mark.either_loop
 async def test_a_buffer_is_bounded(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk:
@@ -330,6 +334,7 @@ async def test_handshakes_are_answered_with_the_reason(model: Path, tmp_path: Pa
         assert talk.status == 404
 
 
+@pytest.mark.long(cases=1)
 async def test_a_session_from_which_nothing_comes_is_ended(model: Path) -> None:
     async with serving(models=[model], session_idle=0.05) as (app, _), talking(app) as talk:
         error = (await talk.until("error"))["error"]
@@ -338,6 +343,7 @@ async def test_a_session_from_which_nothing_comes_is_ended(model: Path) -> None:
         assert not app.state.service.sessions
 
 
+@pytest.mark.long(cases=1)
 async def test_a_stopping_server_transcribes_what_was_committed_and_says_so(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk, talking(app) as other:
         await talk.put(**append(as_pcm(SOUND).tobytes()))
@@ -373,6 +379,7 @@ async def test_a_transcription_that_fails_is_told_and_the_next_turn_works(model:
         await talk.until("conversation.item.input_audio_transcription.completed")
 
 
+@pytest.mark.long(cases=1)
 async def test_a_client_that_goes_ends_its_window(model: Path) -> None:
     begun, ended = anyio.Event(), anyio.Event()
     async with serving(models=[model]) as (app, _):
@@ -395,6 +402,7 @@ async def test_a_client_that_goes_ends_its_window(model: Path) -> None:
         assert not app.state.service.sessions
 
 
+@pytest.mark.long(cases=1)
 async def test_a_client_that_does_not_read_is_given_up_after_a_time(model: Path) -> None:
     async with serving(models=[model], session_idle=0.1) as (app, _):
         async with talking(app, reads=False) as talk:
@@ -405,6 +413,7 @@ async def test_a_client_that_does_not_read_is_given_up_after_a_time(model: Path)
         assert not app.state.service.sessions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.slow)])
 async def test_sessions_with_hang_ups_at_every_point_leave_nothing(
     model: Path, vad: Path, rounds: int, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+@pytest.mark.long
 def test_the_client_of_openai_gets_its_turns(url: str) -> None:
     pcm = np.round(voice_file.sound() * 32767).astype("<i2").tobytes()
     with client(base_url=f"{url}/v1", api_key="right").realtime.connect(
@@ -84,6 +85,7 @@ def test_the_client_of_openai_gets_its_turns(url: str) -> None:
     assert "input_audio_buffer.committed" in kinds
 
 
+@pytest.mark.long(cases=1)
 def test_the_older_client_of_openai_commits_its_turns(url: str) -> None:
     address = url.replace("http", "ws") + "/v1"
     with (
@@ -109,12 +111,14 @@ def test_the_older_client_of_openai_commits_its_turns(url: str) -> None:
     assert kinds[2:4] == ["input_audio_buffer.committed", "conversation.item.created"]
 
 
+@pytest.mark.long
 def test_a_wrong_key_is_told_at_the_handshake(url: str) -> None:
     wrong = client(base_url=f"{url}/v1", api_key="wrong")
     with pytest.raises(Exception, match="401"), wrong.realtime.connect():
         pass
 
 
+@pytest.mark.long(cases=1)
 def test_a_session_outlives_the_time_of_a_head_and_too_long_messages_end_it(url: str) -> None:
     address = url.replace("http", "ws") + "/v1/realtime"
     headers = {"authorization": "Bearer right"}

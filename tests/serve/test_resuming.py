@@ -138,6 +138,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 STOPPED = ("stopped", "several")
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.either_loop
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_wherever_a_stream_is_cut_it_goes_on_as_if_it_was_not(file: Path, name: str) -> None:

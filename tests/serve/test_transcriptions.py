@@ -60,6 +60,7 @@ async def alone(model: Path, data: bytes, **options: Any) -> list[aggml.models.S
         return [x async for x in loaded.transcribe(*aggml.models.read_wav(data), **options)]
 
 
+@pytest.mark.long
 async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) -> None:
     # With a language and temperature 0 nothing depends on random draws.
     wanted = await alone(model, wav(), language="en", temperature=0.0)
@@ -100,6 +101,7 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
     assert beams.status_code == 200
 
 
+@pytest.mark.long
 async def test_requests_together_share_windows(model: Path) -> None:
     sizes: list[int] = []
     async with serving(models=[model]) as (service, client):
@@ -119,6 +121,7 @@ async def test_requests_together_share_windows(model: Path) -> None:
     assert max(sizes) > 1
 
 
+@pytest.mark.long
 async def test_the_time_of_each_word_is_told_if_asked_for(model: Path) -> None:
     form = {"response_format": "verbose_json"}
     both = {"timestamp_granularities[]": ["word", "segment"]}
@@ -138,6 +141,7 @@ async def test_the_time_of_each_word_is_told_if_asked_for(model: Path) -> None:
     assert plain["segments"]
 
 
+@pytest.mark.long
 async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> None:
     async with serving(models=[model]) as (_, client):
         answer = await ask(client, None, ROUTE, chunking_strategy="auto")

@@ -97,6 +97,7 @@ async def test_tokens_are_called_by_their_ids(file: Path) -> None:
                 )  # fmt: skip
 
 
+@pytest.mark.long
 async def test_fields_by_vllms_names_have_their_effect(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         for path, body in (("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)):

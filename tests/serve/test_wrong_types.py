@@ -91,6 +91,7 @@ def values_for(path: str, name: str, *, known: bool, every: bool) -> Sequence[An
     return VALUES[::5] if every else [VALUES[first % len(VALUES)]]
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", LEAST)
 async def test_a_value_of_any_type_is_taken_or_refused_by_name(

@@ -36,6 +36,7 @@ async def test_without_a_limit_ready_returns(be: aggml.Backend) -> None:
         await be.ready()
 
 
+@pytest.mark.long(cases=1)
 async def test_ready_admits_first_come_first_served(device: AnyDevice) -> None:
     async with device.backend(max_queued=2) as be:
         s = sum_on(be)
@@ -76,6 +77,7 @@ async def test_run_and_a_batch_count_as_one(device: AnyDevice) -> None:
             assert scope.cancelled_caught
 
 
+@pytest.mark.long(cases=1)
 async def test_admitted_counts_as_pending(device: AnyDevice) -> None:
     async with device.backend(max_queued=2) as be:
         a = holding(be, ramp())

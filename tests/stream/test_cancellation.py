@@ -103,6 +103,7 @@ async def test_run_is_aborted_when_its_only_waiter_is_cancelled(
     assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
 
 
+@pytest.mark.long(cases=1)
 async def test_run_goes_on_while_somebody_waits(be: aggml.Backend) -> None:
     s = sum_on(be)
     with be.stream.hold():
@@ -119,6 +120,7 @@ async def test_run_goes_on_while_somebody_waits(be: aggml.Backend) -> None:
             be.stream.native.release()
 
 
+@pytest.mark.long(cases=1)
 async def test_run_is_aborted_by_the_last_of_several(be: aggml.Backend) -> None:
     s = sum_on(be)
     with be.stream.hold():
@@ -218,6 +220,7 @@ async def test_cancelled_wait_for_an_event(be: aggml.Backend) -> None:
     await event
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("round_", range(5))
 async def test_cancelling_at_random_points_leaves_all_healthy(
     sim_device: SimDevice, sim: SimBackend, seed: int, round_: int

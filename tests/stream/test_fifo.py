@@ -18,6 +18,7 @@ from aggml.stream.fifo import FifoLock, FifoSemaphore
 PATIENCE_S = 60
 
 
+@pytest.mark.long(cases=1)
 async def test_first_come_first_served() -> None:
     lock = FifoLock()
     order: list[int] = []
@@ -55,6 +56,7 @@ async def test_so_many_places_and_no_more() -> None:
     assert len(places.free) == 3
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("which", [(0,), (0, 1), (1,), (0, 1, 2)])
 async def test_a_waiter_that_is_cancelled_leaves_the_line(which: tuple[int, ...]) -> None:
     lock = FifoLock()

@@ -60,6 +60,7 @@ async def test_200_tasks_by_hand_without_an_await_in_between(be: aggml.Backend) 
             tasks.start_soon(client, i)
 
 
+@pytest.mark.long(cases=1)
 async def test_who_waits_for_a_run_is_woken_whatever_is_queued_behind_it() -> None:
     """Behind it: a plan that threads share, a plan of one chunk, an aborted plan, or nothing."""
     rng = np.random.default_rng(0)
@@ -156,6 +157,7 @@ async def steady(work: Callable[[], Awaitable[None]], be: aggml.Backend) -> int:
         assert be.pending == 0
 
 
+@pytest.mark.long(cases=1)
 async def test_10000_futures_in_flight_awaited_by_100_tasks(be: aggml.Backend) -> None:
     tensor = holding(be, ramp())
 
@@ -187,6 +189,7 @@ async def test_10000_futures_in_flight_awaited_by_100_tasks(be: aggml.Backend) -
     assert resident() - rss < 16 << 20
 
 
+@pytest.mark.long(cases=1)
 async def test_runs_leave_no_memory_behind(be: aggml.Backend) -> None:
     s = sum_on(be)
     x = ramp()
@@ -198,6 +201,7 @@ async def test_runs_leave_no_memory_behind(be: aggml.Backend) -> None:
     assert await steady(work, be) < 16_000
 
 
+@pytest.mark.long(cases=1)
 async def test_cancelled_waits_and_aborted_runs_leave_no_memory_behind(be: aggml.Backend) -> None:
     s = sum_on(be)
     x = ramp()
@@ -216,6 +220,7 @@ async def test_cancelled_waits_and_aborted_runs_leave_no_memory_behind(be: aggml
     assert await steady(work, be) < 16_000
 
 
+@pytest.mark.long(cases=1)
 async def test_backends_graphs_and_buffers_come_and_go(
     device: AnyDevice, be: aggml.Backend
 ) -> None:

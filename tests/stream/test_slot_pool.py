@@ -31,6 +31,7 @@ async def test_a_wanted_slot_is_taken_if_it_is_free() -> None:
     assert await pool.take(2) in {0, 1}
 
 
+@pytest.mark.long(cases=1)
 async def test_tasks_are_served_in_the_order_in_which_they_came() -> None:
     pool, order = SlotPool(1), list[int]()
     slot = await pool.take()

@@ -54,6 +54,7 @@ def at_once(n: int, function: Callable[[int], None]) -> None:
         raise failures[0]
 
 
+@pytest.mark.long
 def test_the_first_calls_of_several_threads_at_once() -> None:
     pool = aggml.ThreadPool(1)
     with short_slices():

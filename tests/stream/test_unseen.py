@@ -204,6 +204,7 @@ assert future.wait()
 """
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     "end",
     ["", "del be, future", "del be", "be.close()", "import gc; gc.disable(); be.me = be; del be"],

@@ -96,6 +96,7 @@ class TestRight(MemoryTests):
 '''
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # two minutes were too short beside six other jobs on four cores
 def test_each_broken_device_fails(tmp_path: Path) -> None:
     text = BROKEN.replace("{plugin!r}", repr(str(PLUGIN)))

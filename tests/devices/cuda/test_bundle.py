@@ -34,6 +34,7 @@ def _step(name: str, text: str) -> Step:
     return Step(name, 60, [sys.executable, "-X", "faulthandler", "-c", text])
 
 
+@pytest.mark.long
 def test_a_step_that_hangs_is_stopped_with_its_stacks_and_the_next_one_runs(tmp_path: Path) -> None:
     text = "import time\ndef stands_still(): time.sleep(60)\nprint('begun', flush=True)\n"
     told = perform(_step("hangs", f"{text}stands_still()"), tmp_path, 3)

@@ -29,6 +29,7 @@ def test_modules_compile_without_warning_or_spill() -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_what_passed_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cubins, "_NOTES", tmp_path)
     jobs = [("glu", "90"), ("binary", "90")]

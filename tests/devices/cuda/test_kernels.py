@@ -34,6 +34,7 @@ def _cases() -> list[Any]:
     return found
 
 
+@pytest.mark.long(cases=600)
 @pytest.mark.parametrize("case", _cases())
 def test_numbers(case: Case) -> None:
     built = build(case)

@@ -59,6 +59,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(("names", "jitter", "gpus"), [*_processes()])
 def test_on_the_fake_driver(

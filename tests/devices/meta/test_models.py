@@ -50,6 +50,7 @@ async def told(
     return np.asarray(logits), tokens, held
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 async def test_logits_are_those_of_one_device(small: Path, n: int) -> None:
@@ -63,6 +64,7 @@ async def test_logits_are_those_of_one_device(small: Path, n: int) -> None:
         assert max(held) <= alone / n * 1.05  # norms are on every device
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("shares", [[3, 1], [0.3, 0.45, 0.25]])
 async def test_unequal_shares_have_the_logits_of_one_device(
@@ -76,6 +78,7 @@ async def test_unequal_shares_have_the_logits_of_one_device(
         assert abs(part / alone - share / sum(shares)) < 0.08  # norms are on every device
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_eight_devices_have_an_eighth_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -188,6 +191,7 @@ def test_names() -> None:
         aggml.unregister_device(one)
 
 
+@pytest.mark.long
 def test_the_program(small: Path) -> None:
     def answer(device: str) -> str:
         words = ["generate", str(small), "-p", "hello", "--ctx", "256", "-n", "8"]

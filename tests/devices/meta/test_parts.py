@@ -68,6 +68,7 @@ LEAFS = [
 ]
 
 
+@pytest.mark.long(cases=13)
 @pytest.mark.parametrize(("name", "kind", "ne", "axis"), LEAFS)
 async def test_bytes_come_back(
     be: aggml.Backend, name: str, kind: str, ne: tuple[int, ...], axis: int

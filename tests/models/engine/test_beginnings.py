@@ -69,6 +69,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_next", planned)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("cache", ["f16", "bf16", "f32", "q8_0", "q4_0"])
 async def test_a_later_prompt_with_the_same_beginning_computes_its_new_tokens_only(
@@ -113,6 +114,7 @@ async def test_the_next_turn_takes_the_answer_too(file: Path) -> None:
     assert found == await alone(file, turn, 10)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_conversations_in_turns_compute_their_new_tokens_only(file: Path, slots: int) -> None:
@@ -150,6 +152,7 @@ async def test_requests_that_follow_each_other_have_the_graphs_of_the_first_one(
         assert not built
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", STATES)
 async def test_the_next_turn_of_a_model_with_states_computes_the_new_tokens_only(
     tmp_path: Path, layout: str
@@ -168,6 +171,7 @@ async def test_the_next_turn_of_a_model_with_states_computes_the_new_tokens_only
             assert found == await alone(file, prompt, 4, cache="f32")
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", STATES)
 async def test_ten_turns_of_conversations_compute_their_new_tokens_only(
     tmp_path: Path, layout: str
@@ -191,6 +195,7 @@ async def test_ten_turns_of_conversations_compute_their_new_tokens_only(
                 prompts[i] = [*prompt, *found, *more]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("checked")
 async def test_prompts_that_come_together_have_their_beginning_computed_once(file: Path) -> None:
     begin = text(300, 8)
@@ -214,6 +219,7 @@ async def test_prompts_that_come_together_have_their_beginning_computed_once(fil
     assert computed == {0: whole, 32: whole - 5 * 256}
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("budget", [9, 12, 20])
 async def test_stored_beginnings_give_way_when_sequences_need_their_pages(
@@ -295,6 +301,7 @@ async def test_a_device_with_its_own_memory_stores_them_too(
         assert await answer(model, begin, 8) == (first, 192)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["gemma3", "gpt-oss", "gemma2"])
 async def test_layers_with_a_window_take_stored_pages_too(tmp_path: Path, layout: str) -> None:
     file = random_models.write(tmp_path / "model.gguf", layout)
@@ -322,6 +329,7 @@ class Lost:
         await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["llama", *STATES])
 async def test_a_read_that_fails_loses_the_stored_beginning_alone(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch

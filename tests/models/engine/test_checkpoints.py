@@ -64,6 +64,7 @@ async def right(folder: Path, layout: str, prompt: list[int], n: int = 5) -> lis
     return await alone(folder / f"{layout}.gguf", prompt, n, cache="f32")
 
 
+@pytest.mark.long
 @given(st.integers(1, 3000), st.integers(0, 500), st.lists(st.integers(0, 3000), max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_checkpoints_are_few_and_apart_and_the_last_is_near_the_end(
@@ -88,6 +89,7 @@ def test_a_checkpoint_is_where_most_tokens_are_saved() -> None:
     assert many[:-1] == [400, 500, 600]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_the_same_prompt_again_computes_its_last_tokens_only(
     tmp_path: Path, layout: str
@@ -107,6 +109,7 @@ async def test_the_same_prompt_again_computes_its_last_tokens_only(
     assert computed <= NEAR
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS[::2])
 async def test_other_questions_behind_the_same_instructions_compute_these_twice_at_most(
     tmp_path: Path, layout: str
@@ -125,6 +128,7 @@ async def test_other_questions_behind_the_same_instructions_compute_these_twice_
     assert [x for x, _ in found] == [await right(tmp_path, layout, x) for x in prompts]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS[::2])
 async def test_prompts_that_come_together_have_their_beginning_computed_once(
     tmp_path: Path, layout: str
@@ -157,6 +161,7 @@ async def test_prompts_that_come_together_have_their_beginning_computed_once(
         assert counters.prompt_tokens <= new
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS[::2])
 async def test_a_conversation_whose_template_drops_the_end_of_each_prompt_computes_little(
     tmp_path: Path, layout: str

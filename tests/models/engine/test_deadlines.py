@@ -97,6 +97,7 @@ async def test_short_prompts_do_not_make_a_long_one_look_slow(tmp_path: Path) ->
         assert 0.1 / 400 < engine._rates.prompt < 2 * 0.1 / 400
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("when", ["queue", "prompt", "tokens", "last token"])
 async def test_a_deadline_that_passes_ends_that_request_alone(
     tmp_path: Path, clock: Clock, when: str
@@ -172,6 +173,7 @@ async def test_a_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
 # -- pauses
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("chunk", [32, 40, 100, 128])
 @pytest.mark.parametrize("layout", ["llama", "mamba2"])
 async def test_between_two_tokens_there_is_at_most_one_chunk_of_others(

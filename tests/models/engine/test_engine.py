@@ -49,6 +49,7 @@ def stream_of(model: TextModel, prompt: Sequence[int], n: int) -> Any:
     return aclosing(model.generate(prompt, max_tokens=n, stop_ids=()))
 
 
+@pytest.mark.long(cases=1)
 async def test_sequences_that_come_and_go_get_what_each_gets_alone(file: Path) -> None:
     given = [*prompts(12), [1, *range(5, 205)]]  # the prompt of the last one takes several chunks
     lengths = [3 + 5 * i % 17 for i in range(len(given))]
@@ -322,6 +323,7 @@ async def test_a_stream_of_a_model_that_was_closed_meanwhile_says_so(file: Path)
             pass
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -377,6 +379,7 @@ async def together(
     return found
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize(
     ("slots", "budget", "max_waiting", "given", "taken"),
     [
@@ -474,6 +477,7 @@ def test_a_chunk_of_several_prompts_writes_rows_of_several_slots() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("kind", ["logits", "vectors"])
 async def test_prompts_for_arrays_and_for_tokens_do_not_write_each_other_s_rows(
     file: Path, kind: str

@@ -114,6 +114,7 @@ async def answers_alone(file: Path, layout: str) -> list[list[int]]:
     return _alone[layout]
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("layout", ["llama", "mamba2"])
 @pytest.mark.parametrize(("place", "name"), PLACES)
 async def test_an_error_in_a_turn_ends_requests_and_the_engine_goes_on(
@@ -137,6 +138,7 @@ async def test_an_error_in_a_turn_ends_requests_and_the_engine_goes_on(
         assert failed or (name, layout) == ("restore", "mamba2")  # a slot may still hold it
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("place", "name"), [(Prefixes, "match"), (PagedDecoder, "promise"), (Pages, "take")]
 )
@@ -159,6 +161,7 @@ async def test_an_error_when_a_request_is_let_in_is_its_own(
         assert await all_of(model, text(150, 3), 4) == await alone(file, text(150, 3), 4)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("place", "name"),
     [
@@ -220,6 +223,7 @@ async def test_a_turn_that_fails_again_and_again_ends_each_request_and_stops_not
         await settle(engine_of(model))
 
 
+@pytest.mark.long
 async def test_an_engine_in_which_nothing_goes_on_says_so(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ async def wanted(small: Path) -> list[list[int]]:
     return await answers(small, aggml.get_device("CPU"))
 
 
+@pytest.mark.long(cases=1)
 async def test_the_host_draws_what_a_device_would_draw(
     small: Path, wanted: list[list[int]]
 ) -> None:
@@ -66,11 +67,13 @@ async def test_the_host_draws_what_a_device_would_draw(
     assert len({tuple(x) for x in wanted}) > 3  # the requests differ
 
 
+@pytest.mark.long(cases=1)
 async def test_another_device_of_a_scheduler_draws(small: Path, wanted: list[list[int]]) -> None:
     poor = SimDevice("POOR", unsupported=MISSING)
     assert await answers(small, poor, aggml.get_device("CPU")) == wanted
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("draft", ["lookup", "itself"])
 async def test_drafts_are_verified_by_the_host(
     small: Path, wanted: list[list[int]], draft: str

@@ -71,6 +71,7 @@ def test_pages_are_huge_where_they_lie_whole_in_a_promise(memory: mmap.mmap) -> 
     assert asked(memory) == [one, (other[0], other[1] + size)]
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("kept", [0, 1, 300, 511, 512, 513, 900, 1024])
 def test_what_is_kept_stays_and_the_rest_has_no_memory(memory: mmap.mmap, kept: int) -> None:
     size, page = huge_size(), mmap.PAGESIZE

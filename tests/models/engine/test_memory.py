@@ -71,6 +71,7 @@ def small(n: int, seed: int) -> list[int]:
     return [x % 57 + 3 for x in text(n, seed)]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["llama", "llama-wide-heads", "gemma2", "mamba2", "qwen3next"])
 @pytest.mark.parametrize(
     ("cache", "pages"),

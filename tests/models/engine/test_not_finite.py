@@ -54,6 +54,7 @@ def good_text(n: int, first: int) -> list[int]:
     return [1, *(10 + (first + 13 * i) % 240 for i in range(n - 1))]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_request_whose_logits_are_nan_fails_and_no_other_does(
     damaged: Path, way: dict[str, Any]
@@ -86,6 +87,7 @@ async def test_a_request_whose_logits_are_nan_fails_and_no_other_does(
         assert (engine.active, engine.pages.used) == (0, 0)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_token_whose_logit_is_nan_is_never_in_an_answer(
     tmp_path: Path, way: dict[str, Any]

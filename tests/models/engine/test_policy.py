@@ -251,6 +251,7 @@ def finish(machine: Machine) -> None:
     assert not machine.shares._requests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part", [pytest.param(i, marks=[pytest.mark.slow] if i > 1 else []) for i in range(PARTS)]
 )
@@ -274,6 +275,7 @@ def test_random_events_lose_nobody_and_promise_nothing_twice(part: int) -> None:
     assert played >= SEQUENCES // PARTS
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("step", [0.25, 1.0, 20.0])
 @pytest.mark.parametrize("copies", [True, False])
 def test_nobody_starves_below_endless_arrivals_of_a_higher_priority(
@@ -315,6 +317,7 @@ def test_nobody_starves_beside_endless_new_callers_of_the_same_priority(step: fl
     assert old.end == "done"
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("slots", [1, 2, 5])
 @pytest.mark.parametrize("step", [0.01, 1.0, 11.0])
 def test_callers_of_one_priority_get_the_same_tokens_within_a_bound(
@@ -342,6 +345,7 @@ def test_callers_of_one_priority_get_the_same_tokens_within_a_bound(
         assert worst <= 2 * slots * most + 2 * most
 
 
+@pytest.mark.long
 def test_a_caller_that_sends_one_request_after_the_other_gains_nothing_by_it() -> None:
     machine = Machine(1, 100, 0.01)
     now = machine.arrive(0, "serial", 4, 200, 1)
@@ -354,6 +358,7 @@ def test_a_caller_that_sends_one_request_after_the_other_gains_nothing_by_it() -
     assert abs(machine.got["serial"] - machine.got["many"]) <= 4 * 204
 
 
+@pytest.mark.long
 def test_a_caller_that_comes_late_waits_for_no_backlog_of_another() -> None:
     machine = Machine(2, 100, 1.0)
     for _ in range(300):

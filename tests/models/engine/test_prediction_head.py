@@ -205,6 +205,7 @@ async def drafts_from_the_beginning(
     return found
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -236,6 +237,7 @@ async def test_drafts_are_those_of_a_head_that_computes_all_of_the_sequence(
         assert [x for _, x in some] == await drafts_from_the_beginning(engine, some)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("layout", ["qwen35-ahead", "glm4moe-normed", "hy_v3-ahead"])
 async def test_answers_with_drafts_of_the_head_are_the_same(
@@ -279,6 +281,7 @@ async def test_hidden_states_of_a_long_prompt_are_used_up_while_it_is_processed(
         engine.cancel(other)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 async def test_sequences_come_and_go_beside_drafts_of_the_head(folder: Path, always: None) -> None:
     layout = "qwen35-ahead"
@@ -300,6 +303,7 @@ async def test_sequences_come_and_go_beside_drafts_of_the_head(folder: Path, alw
         assert len(drafter._fed) <= engine.slots
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_drafts_of_the_head_do_not_change_the_distribution(
@@ -313,6 +317,7 @@ async def test_drafts_of_the_head_do_not_change_the_distribution(
         assert engine.counters.drafts == 200
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 async def test_a_step_that_fails_beside_drafts_of_the_head_fails_only_its_requests(
     folder: Path, always: None

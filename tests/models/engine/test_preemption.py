@@ -81,6 +81,7 @@ async def undisturbed(folder: Path, layout: str) -> Undisturbed:
     return _undisturbed[layout]
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_four_urgent_requests_on_a_full_machine(
@@ -135,6 +136,7 @@ async def in_chunks_alone(
     return _in_chunks[key]
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", [None, 5])
@@ -157,6 +159,7 @@ async def test_preempted_in_the_prompt_and_twice(
             await settle(engine)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_prompt_of_a_higher_priority_comes_before_one_that_has_begun(
     tmp_path: Path, layout: str
@@ -208,6 +211,7 @@ async def test_a_prompt_that_goes_on_in_its_slot_does_not_hold_up_a_higher_prior
         await settle(engine)
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_cancelled_while_preempted(tmp_path: Path, layout: str, way: str) -> None:

@@ -124,6 +124,7 @@ async def use(
     return ends
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("fails", [False, True])
@@ -148,6 +149,7 @@ async def test_each_answer_is_that_of_the_request_alone(
         await settle(engine)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["llama", "qwen3next"])
 def test_threads_with_loops_of_their_own(tmp_path: Path, layout: str) -> None:
     """Threads change over as often as possible, so that they meet in all places."""

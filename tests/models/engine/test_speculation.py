@@ -200,6 +200,7 @@ async def together(engine: Engine, those: Sequence[TextRequest]) -> list[list[in
     return found
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
@@ -219,6 +220,7 @@ async def test_answers_with_drafts_from_what_came_before_are_the_same(
         assert counters.tokens == sum(map(len, wanted))
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("width", WIDTHS)
@@ -285,6 +287,7 @@ async def test_answers_with_a_draft_model_that_is_mostly_wrong_are_the_same(
         assert counters.draft_tokens > 4 * counters.accepted_tokens
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
@@ -305,6 +308,7 @@ async def test_a_draft_model_with_states_that_is_the_model_itself_is_always_righ
         assert counters.accepted_tokens == counters.draft_tokens > 30
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("draft", ["mamba2-groups", "qwen35", "rwkv7"])
@@ -358,6 +362,7 @@ async def test_a_draft_model_with_states_goes_back_to_where_it_was_wrong(
         assert counters.accepted_tokens > 2 * wrong
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("draft", ["mamba2-groups", "qwen35"])
@@ -376,6 +381,7 @@ async def test_a_draft_model_with_states_catches_up_with_prompts_of_any_length(
             assert counters.accepted_tokens == counters.draft_tokens > 20
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_sequences_come_and_go_and_are_preempted_beside_a_draft_model_with_states(
@@ -414,6 +420,7 @@ async def test_drafts_of_different_lengths_share_a_step_with_sequences_that_have
         assert 0 < engine.counters.accepted_tokens < engine.counters.draft_tokens
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", STATES)
@@ -491,6 +498,7 @@ SETTINGS: dict[str, Callable[[int], TextRequest]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", SETTINGS)
@@ -559,6 +567,7 @@ async def check_law(
     assert chi < 24.3  # 7 degrees of freedom: 0.1 % of fair draws are beyond
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("layout", ["llama", "qwen3next"])
@@ -581,6 +590,7 @@ async def test_drafts_do_not_change_the_distribution(
         assert n > engine.counters.accepted_tokens > n // 8
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_drafts_from_the_answers_of_others_do_not_change_the_distribution(
@@ -635,6 +645,7 @@ async def test_what_a_wrong_draft_wrote_is_not_reused_by_later_prompts(
         assert engine.counters.cached_tokens > 50
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.anyio
 @pytest.mark.parametrize("drafts", ["script", "model", "ngram"])
 @pytest.mark.parametrize("name", ["little memory", "much memory"])
@@ -656,6 +667,7 @@ async def test_random_requests_are_answered_as_alone(
         assert engine.counters.drafts > 5
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("layout", ["mamba2", "qwen3next"])
 async def test_sequences_with_states_come_and_go_and_are_preempted_beside_drafts(
@@ -718,6 +730,7 @@ async def test_a_graph_that_cannot_be_built_ends_speculation_and_no_answer(
         assert engine.speculation is None
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("layout", ["llama", "qwen3next"])
 async def test_a_step_that_fails_fails_only_its_requests(

@@ -77,6 +77,7 @@ async def alone(
     return found
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_sequences_that_come_and_go_get_what_each_gets_alone(
     tmp_path: Path, layout: str
@@ -100,6 +101,7 @@ async def test_sequences_that_come_and_go_get_what_each_gets_alone(
     assert found == await alone(tmp_path, layout, asked)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("layout", ["mamba2-groups", "granitehybrid"])
 async def test_whoever_leaves_changes_nobody_s_answer(tmp_path: Path, layout: str) -> None:
     """Freed slots are given to new sequences, and the sequence in the highest slot moves down."""
@@ -129,6 +131,7 @@ async def test_whoever_leaves_changes_nobody_s_answer(tmp_path: Path, layout: st
     assert [found[i] for i in range(4)] == wanted
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("swap", [0, 1 << 30])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_preempted_sequence_goes_on_with_the_same_tokens(
@@ -161,6 +164,7 @@ async def test_a_step_that_fails_fails_its_sequences_alone(
         assert await all_of(model, *asked[1]) == wanted
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("k", range(2, 8))
 async def test_the_error_of_a_step_is_told_if_it_fails_while_the_next_one_is_planned(
     tmp_path: Path, sim_device: SimDevice, monkeypatch: pytest.MonkeyPatch, k: int

@@ -77,6 +77,7 @@ async def check(fake: FakeDecoder, stored: Prefixes, tokens: list[int]) -> int:
     return n
 
 
+@pytest.mark.long(cases=2)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("layout", KINDS)
 async def test_a_later_process_goes_on_with_the_same_tokens(
@@ -411,6 +412,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_two_processes_share_a_folder(tmp_path: Path, log: list[str]) -> None:
     code = WRITER.format(tests=TESTS, folder=str(tmp_path))
     others = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]  # noqa: ASYNC220

@@ -147,6 +147,7 @@ def check_restored(fake: FakeDecoder, tokens: list[int], about: str, n: int) -> 
         assert fake.state == ((n, value(tokens[:n], about)) if n else None)
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize(
     ("rows", "states"), [(True, False), (False, True), (True, True)], ids=["rows", "states", "both"]
 )
@@ -214,6 +215,7 @@ def test_it_finds_what_a_naive_model_finds(
         )
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize(
     ("rows", "states"), [(True, False), (False, True), (True, True)], ids=["rows", "states", "both"]
 )
@@ -403,6 +405,7 @@ def test_a_budget_below_zero_is_refused() -> None:
 # -- with a model
 
 
+@pytest.mark.long(cases=3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("layout", KINDS)
 async def test_a_restored_beginning_gives_the_tokens_that_computing_gives(
@@ -427,6 +430,7 @@ async def test_a_restored_beginning_gives_the_tokens_that_computing_gives(
         assert (stored.queries, stored.hits) == (len(turn), n)
 
 
+@pytest.mark.long(cases=1)
 @pytest.mark.parametrize("cache", ["f16", "f32", "q8_0"])
 async def test_beginnings_share_pages_and_stay_whole(tmp_path: Path, cache: str) -> None:
     """Random prompts with common beginnings through a small store; all tokens as computed."""

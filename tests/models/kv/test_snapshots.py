@@ -36,6 +36,7 @@ async def whole(decoder: PagedDecoder, slot: int, n: int) -> Snapshot:
     return snapshot
 
 
+@pytest.mark.long(cases=5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("layout", KINDS)
 async def test_a_sequence_goes_on_in_another_slot_with_the_same_tokens(
