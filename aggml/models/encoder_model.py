@@ -362,7 +362,7 @@ class EncoderModel(Model):
             self._encoder.check(ids)
         texts = [_Text(np.array(ids, np.int32), kind) for ids in sequences]
         try:
-            return await self._batches.submit_all(texts, priority, deadline)
+            return await self._batches.submit_all(texts, priority, deadline, what)
         except AggmlError as error:
             if self._closed:
                 raise closed_error(what) from error

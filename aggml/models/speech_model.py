@@ -456,7 +456,7 @@ class SpeechModel(Model):
 
     async def _one(self, window: Window, place: str = "transcribe") -> WindowText:
         with self._open(place):
-            return await self._batches.submit(window, *urgency_of(place, 0, None))
+            return await self._batches.submit(window, *urgency_of(place, 0, None), place)
 
     async def _segments(
         self,

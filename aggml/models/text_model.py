@@ -1061,7 +1061,7 @@ class TextModel(Model):
                     request = TextRequest(
                         list(ids), 1, result=result, priority=priority, caller=caller.get(),
                         deadline=deadline, adapter=adapter,
-                        pictures=pictures[i] if pictures else (),
+                        pictures=pictures[i] if pictures else (), place=what,
                     )  # fmt: skip
                     if i and engine.queued >= engine.max_waiting and waiting:
                         found += [await self._array(what, x) for x in waiting]

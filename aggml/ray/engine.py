@@ -88,13 +88,15 @@ class PipelineEngine:
     def _check(self, request: TextRequest, more: int) -> None:
         if request.limit - 1 > self.decoder.ctx:
             raise TooLongError(
-                f"[generate] {request.prompt} tokens of prompt and {request.max_tokens} more do "
-                f"not fit a context of {self.decoder.ctx}"
+                f"[{request.place}] {request.prompt} tokens of prompt and {request.max_tokens} "
+                f"more do not fit a context of {self.decoder.ctx}"
             )
         if self._closing is not None:
-            raise FullError(f"[generate] {self._closing}", 5)
+            raise FullError(f"[{request.place}] {self._closing}", 5)
         if self.queued + more - len(self._free) > self.max_waiting:
-            raise FullError(f"[generate] the queue is full: {self.queued} requests wait already", 1)
+            raise FullError(
+                f"[{request.place}] the queue is full: {self.queued} requests wait already", 1
+            )
 
     async def fetch(self, request: TextRequest) -> None:
         """Do nothing: stages store no beginnings."""
@@ -118,7 +120,7 @@ class PipelineEngine:
             if scope.cancelled_caught:
                 self.cancel(request)
                 raise DeadlineError(
-                    f"[generate] the deadline has passed, with {request.made} of at most "
+                    f"[{request.place}] the deadline has passed, with {request.made} of at most "
                     f"{request.max_tokens} tokens made"
                 )
         if request.error is not None:

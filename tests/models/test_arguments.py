@@ -346,6 +346,8 @@ async def test_ids_may_be_of_numpy(model: Model) -> None:
         ("embed_ids", "text", r"model.tokenizer.encode\(text\)"),
         ("embed_ids", [["a"]], r"sequences\[0\]\[0\] is 'a', expected a token id"),
         ("embed_ids", [[1, 99999]], "given were 1 to 99999"),
+        ("embed_ids", [[1], [2, -1]], r"sequences\[1\]: token ids are 0 to .*, given were -1 to 2"),
+        ("embed_ids", [[1], [True]], r"sequences\[1\]\[0\] is True"),
         ("embed_ids", None, "sequences is None"),
         ("logits", "text", r"ids is the text 'text'.*model.tokenizer.encode\(text\)"),
         ("logits", None, "ids is None"),

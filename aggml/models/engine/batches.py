@@ -147,6 +147,7 @@ class _Call:
         caller: for whom it asks.
         calls: those that take items from the same ones, itself included; None: itself alone.
         most: the most that the ``size`` of all of these may be.
+        place: what it calls, for messages.
         left: how many of its requests in queue and batches are not answered.
         size: the sum of their sizes.
         queued: how many of its requests are in the queue.
@@ -156,12 +157,13 @@ class _Call:
     """
 
     __slots__ = (
-        "batch", "caller", "calls", "error", "home", "left", "most", "parker", "queued", "removed",
-        "size",
+        "batch", "caller", "calls", "error", "home", "left", "most", "parker", "place", "queued",
+        "removed", "size",
     )  # fmt: skip
 
-    def __init__(self, most: int, calls: list[_Call] | None = None) -> None:
+    def __init__(self, most: int, place: str, calls: list[_Call] | None = None) -> None:
         self.calls = calls
+        self.place = place
         self.most = most
         self.parker: Parker | None = None
         self.home = running_loop()
@@ -263,12 +265,22 @@ class BatchEngine(Generic[T, R]):
         )  # held for moments only; nothing is awaited meanwhile
         self._guard = _Guard(self)
 
-    async def submit(self, item: T, priority: int = 0, deadline: float | None = None) -> R:
+    async def submit(
+        self,
+        item: T,
+        priority: int = 0,
+        deadline: float | None = None,
+        place: str = "BatchEngine.submit",
+    ) -> R:
         """The result for one item: see `submit_all`."""
-        return (await self.submit_all([item], priority, deadline))[0]
+        return (await self.submit_all([item], priority, deadline, place))[0]
 
     async def submit_all(
-        self, items: Iterable[T], priority: int = 0, deadline: float | None = None
+        self,
+        items: Iterable[T],
+        priority: int = 0,
+        deadline: float | None = None,
+        place: str = "BatchEngine.submit",
     ) -> list[R]:
         """The results for several items, in their order.
 
@@ -280,6 +292,7 @@ class BatchEngine(Generic[T, R]):
             priority: higher ones are computed first. Among equal ones the caller that got the
                 fewest tokens comes first (`aggml.models.caller`).
             deadline: seconds from now, in which all results are needed.
+            place: the call, for messages.
 
         Raises:
             EngineError: the computation failed; the cause is attached.
@@ -292,13 +305,13 @@ class BatchEngine(Generic[T, R]):
         """
         todo = deque(items)
         if deadline is None:
-            return await self._answers(todo, priority)
-        self._foresee(sum(map(len, todo)), deadline)
+            return await self._answers(todo, priority, place)
+        self._foresee(sum(map(len, todo)), deadline, place)
         with anyio.move_on_after(deadline):
-            return await self._answers(todo, priority)
-        raise DeadlineError(f"[BatchEngine.submit] the deadline of {deadline:g} s has passed")
+            return await self._answers(todo, priority, place)
+        raise DeadlineError(f"[{place}] the deadline of {deadline:g} s has passed")
 
-    def _foresee(self, size: int, deadline: float) -> None:
+    def _foresee(self, size: int, deadline: float, place: str) -> None:
         """Refuse what cannot be done in time.
 
         Raises:
@@ -309,18 +322,19 @@ class BatchEngine(Generic[T, R]):
             needed = (before + size) / self._rate if self._rate else 0.0
         if deadline <= 0 or needed > deadline:
             raise DeadlineError(
-                f"[BatchEngine.submit] the deadline of {deadline:g} s cannot be met: "
+                f"[{place}] the deadline of {deadline:g} s cannot be met: "
                 f"{needed:.3g} s are predicted"
             )
 
-    async def _answers(self, todo: deque[T], priority: int) -> list[R]:
+    async def _answers(self, todo: deque[T], priority: int, place: str) -> list[R]:
         requests: list[_Request] = []
         if self._at_once == 1 or sum(map(len, todo)) <= self._full:
-            await self._take_part(_Call(2 * self._full), requests, todo, priority)
+            await self._take_part(_Call(2 * self._full, place), requests, todo, priority)
             return [request.result for request in requests]
         failures: list[Exception] = []
         calls: list[_Call] = []
-        calls += [_Call(self._at_once * self._full, calls) for _ in range(self._at_once)]
+        most = self._at_once * self._full
+        calls += [_Call(most, place, calls) for _ in range(self._at_once)]
         working = len(calls)
 
         async def take_part(call: _Call) -> None:
@@ -383,7 +397,7 @@ class BatchEngine(Generic[T, R]):
         if call.error is not None:
             if isinstance(call.error, EngineError):
                 raise call.error
-            raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
+            raise EngineError(f"[{call.place}] {call.error}") from call.error
 
     async def _drive(self, batch: _Batch, call: _Call, *, last: bool) -> None:
         """Compute a batch and hand out its results.
@@ -468,7 +482,7 @@ class BatchEngine(Generic[T, R]):
                     break
                 seconds = math.ceil(self._queued / self._rate) if self._rate else 1
                 raise FullError(
-                    f"[BatchEngine.submit] {len(self._queue)} requests are waiting, at most "
+                    f"[{call.place}] {len(self._queue)} requests are waiting, at most "
                     f"{self._max_waiting} may",
                     max(1, seconds),
                 )

@@ -275,7 +275,7 @@ class Engine:
             error = request.error
             if isinstance(error, (EngineError, aggml.InvalidState)):
                 raise error
-            raise EngineError(f"[generate] the computation failed: {error}") from error
+            raise EngineError(f"[{request.place}] the computation failed: {error}") from error
         return tokens
 
     async def _wait(self, request: TextRequest) -> None:
@@ -311,7 +311,7 @@ class Engine:
                 elif await self._rest():
                     idle += 1
                     if idle > IDLE:
-                        raise EngineError(f"[generate] the engine does not go on: {self!r}")
+                        raise EngineError(f"[{request.place}] the engine does not go on: {self!r}")
                     continue
                 idle = 0
         finally:
@@ -511,26 +511,28 @@ class Engine:
         for one in requests:
             if one.limit - 1 > self.decoder.ctx:
                 raise TooLongError(
-                    f"[generate] {one.prompt} tokens of prompt and {one.max_tokens} more do not "
+                    f"[{one.place}] {one.prompt} tokens of prompt and {one.max_tokens} more do not "
                     f"fit a context of {self.decoder.ctx}"
                 )
             need = self._need(one)
             if need > self.pages.budget:
                 raise TooLongError(
-                    f"[generate] {one.limit} tokens need {need} pages of {PAGE} positions, there "
-                    f"are {self.pages.budget}: ask for fewer tokens, or give the model more memory"
+                    f"[{one.place}] {one.limit} tokens need {need} pages of {PAGE} positions, "
+                    f"there are {self.pages.budget}: ask for fewer tokens, or give the model more "
+                    "memory"
                 )
+        place = requests[0].place
         needs = [self._need(x) for x in requests]
         most = count_fitting(needs, self.slots, self.pages.budget) + self.max_waiting
         if len(requests) > most:
             raise TooLongError(
-                f"[generate] the request asks for {len(requests)} answers, at most {most} are "
+                f"[{place}] the request asks for {len(requests)} answers, at most {most} are "
                 f"taken: {most - self.max_waiting} that run and {self.max_waiting} that wait", "n",
             )  # fmt: skip
         if isinstance(self._ended_with, aggml.InvalidState):
             raise self._ended_with
         if self._closing is not None:
-            raise FullError(f"[generate] {self._closing}", 5)
+            raise FullError(f"[{place}] {self._closing}", 5)
         queue = [self._need(x) for x in self._without_slot() if not x.over]
         going = [x for x in list(self._active.values()) if not x.over]
         room = self.slots - len(going), self.pages.budget - sum(map(self._need, going))
@@ -539,7 +541,7 @@ class Engine:
             seconds = self._pace * len(queue) / self.slots
             self.counters.refused += 1
             raise FullError(
-                f"[generate] the queue is full: {max(0, waiting - len(requests))} requests wait "
+                f"[{place}] the queue is full: {max(0, waiting - len(requests))} requests wait "
                 "already",
                 max(1, min(60, round(seconds))),
             )
@@ -566,7 +568,7 @@ class Engine:
             self.counters.refused += 1
             why = "has passed" if left <= 0 else f"the answer is expected in {seconds:.2f} s"
             raise DeadlineError(
-                f"[generate] the deadline, {max(left, 0):.2f} s from now, cannot be met: {why}"
+                f"[{one.place}] the deadline, {max(left, 0):.2f} s from now, cannot be met: {why}"
             )
 
     def _need(self, one: TextRequest) -> int:
@@ -1597,6 +1599,6 @@ class Engine:
 
 def _late(one: TextRequest) -> DeadlineError:
     return DeadlineError(
-        f"[generate] the deadline has passed after {time.monotonic() - one.arrived:.2f} s, with "
+        f"[{one.place}] the deadline has passed after {time.monotonic() - one.arrived:.2f} s, with "
         f"{one.made} of at most {one.max_tokens} tokens made"
     )

@@ -109,6 +109,7 @@ class TextRequest:
         progress: is called with the tokens of the prompt that are computed, and with all of them.
         tells: of "logits" only the probabilities of the prompt's tokens are kept, in ``told``, with
             so many of the best ones in their places; None: the logits are.
+        place: the call, for messages.
     """
 
     tokens: list[int]
@@ -126,6 +127,7 @@ class TextRequest:
     pictures: tuple[PlacedPicture, ...] = ()
     progress: Callable[[int, int], object] | None = None
     tells: int | None = None
+    place: str = "generate"
 
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import anyio.lowlevel
 import pytest
+from models import random_models
 from models.engine.test_preemption import steps
 from models.engine.tiny import answer, engines, prompt, request, rest, settle
 
+import aggml
 from aggml.models.engine import engine as engine_module
 from aggml.models.engine.policy import Rates
 from aggml.models.engine.staging import Piece
@@ -221,3 +223,13 @@ async def test_between_two_tokens_there_is_at_most_one_chunk_of_others(
                 break
         assert sum(n for n, _ in sizes) > 900
         assert worst <= chunk + engine.slots, sizes
+
+
+async def test_an_error_names_the_call_that_was_made(tmp_path: Path) -> None:
+    path = random_models.write(tmp_path / "llama.gguf", "llama")
+    async with aggml.models.load(path, ctx=256, slots=1) as model:
+        assert isinstance(model, aggml.models.TextModel)
+        with pytest.raises(DeadlineError, match=r"^\[embed_ids\] the deadline"):
+            await model.embed_ids([[1, 2]], deadline=0)
+        with pytest.raises(DeadlineError, match=r"^\[generate\] the deadline"):
+            [x async for x in model.generate([1, 2], deadline=0)]
