@@ -25,6 +25,7 @@ from anyio.from_thread import BlockingPortal
 
 from aggml import InvalidArgument, InvalidState
 from aggml.process.locks import in_child, new_lock
+from aggml.process.threads import new_thread
 from aggml.stream.parker import Parker, post_here
 from aggml.stream.reactor import current_task
 
@@ -53,9 +54,7 @@ class _Portal:
 
     def __init__(self) -> None:
         begun: Future[tuple[BlockingPortal, Any]] = Future()
-        self._thread = threading.Thread(
-            target=anyio.run, args=(_serve, begun), name="aggml blocking", daemon=True
-        )
+        self._thread = new_thread(functools.partial(anyio.run, _serve, begun), "aggml blocking")
         self._thread.start()
         self._portal, self._post = begun.result()
         self._closing: set[asyncio.Task[Any]] = set()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aggml.process.threads import new_thread
 from aggml.ray.clocks import ask_time
 from aggml.ray.errors import StageLost
 from aggml.ray.frames import MessageKind
@@ -75,7 +75,7 @@ class Wire:
         self._log = log
         self._times: dict[int, float] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="aggml-wire", daemon=True)
+        self._thread = new_thread(self._run, "aggml-wire")
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()

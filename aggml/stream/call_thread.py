@@ -18,6 +18,7 @@ from aggml.process.bare_trace import make_bare
 from aggml.process.foreign import show
 from aggml.process.locks import in_child, new_rlock
 from aggml.process.signals import signals_blocked
+from aggml.process.threads import new_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,9 +102,7 @@ class CallThread:
 
     def __init__(self, native: _native.Stream, name: str) -> None:
         self.native = native
-        self.thread: threading.Thread = threading.Thread(
-            target=self._serve, name=f"aggml call {name}", daemon=True
-        )
+        self.thread: threading.Thread = new_thread(self._serve, f"aggml call {name}")
         _callers.add(self)
         with signals_blocked():
             self.thread.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +18,7 @@ from anyio import wait_all_tasks_blocked
 from support import Array, assert_checkpoint, holding, placed, ramp, sum_on
 
 import aggml
+from aggml.process.threads import new_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,9 +70,7 @@ async def test_loops_in_two_threads_await_one_future(be: aggml.Backend, second: 
 
     be.stream.native.hold()
     future = be.get(tensor)
-    thread = threading.Thread(
-        target=anyio.run, args=(elsewhere, future), kwargs={"backend": second}, daemon=True
-    )
+    thread = new_thread(partial(anyio.run, elsewhere, future, backend=second), "elsewhere")
     thread.start()
     async with anyio.create_task_group() as tasks:
 

@@ -7,6 +7,7 @@ import linecache
 import os
 import threading
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from waiting import until
 
 import aggml
 from aggml import ops
+from aggml.process.threads import new_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -113,9 +115,7 @@ async def test_threads_and_loops_share_one_backend(be: aggml.Backend) -> None:
     def own_loop(name: str) -> None:
         anyio.run(loop, name, backend=name)
 
-    threads = [
-        threading.Thread(target=own_loop, args=(n,), daemon=True) for n in ("asyncio", "trio")
-    ]
+    threads = [new_thread(partial(own_loop, n), n) for n in ("asyncio", "trio")]
     threads += [threading.Thread(target=script, args=(n,), daemon=True) for n in ("one", "two")]
     for thread in threads:
         thread.start()

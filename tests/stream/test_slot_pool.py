@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -14,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from support import in_a_thread
 
 import aggml
+from aggml.process.threads import new_thread
 from aggml.stream.slot_pool import SlotPool
 
 
@@ -115,7 +117,7 @@ def test_many_threads_share_a_lock() -> None:
     def run() -> None:
         loops = ["asyncio", "trio"]
         threads = [
-            threading.Thread(target=anyio.run, args=(work,), kwargs={"backend": loops[i % 2]})
+            new_thread(partial(anyio.run, work, backend=loops[i % 2]), f"work {i}")
             for i in range(6)
         ]
         for thread in threads:

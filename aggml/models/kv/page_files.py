@@ -19,7 +19,6 @@ import os
 import secrets
 import stat
 import struct
-import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aggml.models.errors import ModelError
 from aggml.process.locks import new_lock
 from aggml.process.signals import signals_blocked
+from aggml.process.threads import new_thread
 from aggml.stream.parker import Parker
 from aggml.stream.waits import CHECKPOINT
 
@@ -355,7 +355,7 @@ class FileThread:
             if self._runs:
                 return
             self._runs = os.getpid()
-            thread = threading.Thread(target=self._run, name="aggml prefixes", daemon=True)
+            thread = new_thread(self._run, "aggml prefixes")
             with signals_blocked():
                 thread.start()
 
