@@ -125,7 +125,7 @@ class Reactor:
 
     def idle(self) -> bool:
         """Whether there is no wait."""
-        return not (self.turns or self.parked or self.notifier.waiters())
+        return not (self.turns or self.parked or self.notifier.waits)
 
     def close(self) -> None:
         """Close the descriptor after the loop has ended; no callback is made any more."""

@@ -92,3 +92,37 @@ async def test_a_callback_that_cannot_be_called_is_refused_at_the_call(be: aggml
     with pytest.raises(aggml.InvalidHandle, match=r"^\[Future\] callback 5 is no function$"):
         future.add_done_callback(5)  # type: ignore[arg-type]
     assert np.array_equal(await future, ramp())
+
+
+async def test_a_callback_that_is_added_and_due_in_one_turn_of_the_loop_comes(
+    be: aggml.Backend,
+) -> None:
+    """It comes in the next turn, and nobody else waits meanwhile."""
+    gate = aggml.Stream("gate")
+    order: list[str] = []
+    came = anyio.Event()
+
+    def last(_: object) -> None:
+        order.append("last")
+        came.set()
+
+    be.stream.native.hold()
+    held = be.stream.mark()
+
+    def add(_: object) -> None:
+        held.add_done_callback(last)
+        order.append("added")
+
+    def release(_: object) -> None:
+        be.stream.native.release()
+        assert held.wait(60)  # in the same turn of the loop
+        order.append("done")
+
+    with gate.hold():
+        gate.mark().add_done_callback(add)
+        end = gate.mark()
+        end.add_done_callback(release)
+    assert end.wait(60)  # without a turn of the loop: then both callbacks are due
+    with anyio.fail_after(60):
+        await came.wait()
+    assert order == ["added", "done", "last"]

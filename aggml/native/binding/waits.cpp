@@ -102,7 +102,7 @@ void take_due(Notifier &self)
 // None for a wait that was armed in this turn, by a task that was resumed in it: its callback comes in the loop's next
 // turn, for which the descriptor is signalled. Else the task would go on without a turn of the loop, in which it would
 // have been cancelled and in which others run. It happens where the loop's thread has to wait for a core, or for the
-// GIL, between the two.
+// GIL, between the two. A wait that is cancelled until then is called all the same, as after an interrupt.
 nb::object next_due(Notifier &self)
 {
     take_due(self);
@@ -248,7 +248,7 @@ void bind_waits(nb::module_ &m)
         .def_prop_ro("waits",
                      [](Notifier &n) {
                          nb::ft_lock_guard guard(waits_lock);
-                         return n.armed != nullptr;
+                         return n.armed != nullptr || n.current.is_valid();
                      })
         .def("cancel_all", &Notifier::cancel_all)
         .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
