@@ -54,7 +54,7 @@ class _Portal:
 
     def __init__(self) -> None:
         begun: Future[tuple[BlockingPortal, Any]] = Future()
-        self._thread = new_thread(functools.partial(anyio.run, _serve, begun), "aggml blocking")
+        self._thread = new_thread(lambda: anyio.run(_serve, begun), "aggml blocking")
         self._thread.start()
         self._portal, self._post = begun.result()
         self._closing: set[asyncio.Task[Any]] = set()

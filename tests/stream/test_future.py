@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -70,7 +69,7 @@ async def test_loops_in_two_threads_await_one_future(be: aggml.Backend, second: 
 
     be.stream.native.hold()
     future = be.get(tensor)
-    thread = new_thread(partial(anyio.run, elsewhere, future, backend=second), "elsewhere")
+    thread = new_thread(lambda: anyio.run(elsewhere, future, backend=second), "elsewhere")
     thread.start()
     async with anyio.create_task_group() as tasks:
 
