@@ -521,7 +521,7 @@ class Engine:
                     f"there are {self.pages.budget}: ask for fewer tokens, or give the model more "
                     "memory"
                 )
-        place = requests[0].place
+        place = next((x.place for x in requests), "generate")  # no token may be asked for
         needs = [self._need(x) for x in requests]
         most = count_fitting(needs, self.slots, self.pages.budget) + self.max_waiting
         if len(requests) > most:

@@ -233,3 +233,12 @@ async def test_an_error_names_the_call_that_was_made(tmp_path: Path) -> None:
             await model.embed_ids([[1, 2]], deadline=0)
         with pytest.raises(DeadlineError, match=r"^\[generate\] the deadline"):
             [x async for x in model.generate([1, 2], deadline=0)]
+
+
+async def test_no_request_is_refused_only_if_the_engine_stops(tmp_path: Path) -> None:
+    """A call that asks for no token has no request, and is answered."""
+    async with engines(tmp_path, slots=1) as engine:
+        engine.check([])
+        engine.stop()
+        with pytest.raises(FullError, match=r"^\[generate\] .*stopping"):
+            engine.check([])
