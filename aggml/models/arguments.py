@@ -269,7 +269,7 @@ def sequences_of(place: str, name: str, value: Any, vocabulary: int) -> list[lis
     if isinstance(value, str):
         token_ids(place, name, value, vocabulary)  # raises
     items = _items(place, name, value, "a list of lists of token ids")
-    # One at a time, 3,000 sequences hold up the event loop for 4.1 ms, this way for 1.4.
+    # 3,000 sequences checked one by one hold up the event loop for 4.1 ms, together for 1.4.
     if all(type(x) is list and x for x in items):
         kinds = {*map(type, itertools.chain.from_iterable(items))}
         if kinds == {int} and min(map(min, items)) >= 0 and max(map(max, items)) < vocabulary:

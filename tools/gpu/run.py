@@ -69,7 +69,9 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
     # For the fake driver g++ compiles kernels one by one, so only a few are tested.
     few = {"AGGML_CORPUS_GROUPS": "norm,glu"} if fake else {}
     some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
-    on_a_gpu = ("models", "fused", "weighed", "strided", "kernels_on_it", "conformance")
+    on_a_gpu = (
+        "models", "fusion_chain", "fusion_experts", "strided", "kernels_on_it", "conformance",
+    )  # fmt: skip
     on_both = ("driver_rules", "streams", "waits", "faults", "scheduling", "blas")
     device = [f"{_DEVICE}/test_{x}.py" for x in on_both]
     device += [] if fake else [f"{_DEVICE}/test_{x}.py" for x in on_a_gpu]

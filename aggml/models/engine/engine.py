@@ -521,7 +521,7 @@ class Engine:
                     f"there are {self.pages.budget}: ask for fewer tokens, or give the model more "
                     "memory"
                 )
-        place = next((x.place for x in requests), "generate")  # no token may be asked for
+        place = next((x.place for x in requests), "generate")  # none: max_tokens is 0
         needs = [self._need(x) for x in requests]
         most = count_fitting(needs, self.slots, self.pages.budget) + self.max_waiting
         if len(requests) > most:

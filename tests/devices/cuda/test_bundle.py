@@ -34,6 +34,14 @@ def _step(name: str, text: str) -> Step:
     return Step(name, 60, [sys.executable, "-X", "faulthandler", "-c", text])
 
 
+@pytest.mark.parametrize("fake", [True, False])
+def test_the_tests_of_each_step_are_there(tmp_path: Path, fake: bool) -> None:
+    given = [x for step in steps(tmp_path, fake=fake).values() for x in step.command]
+    files = [x.partition("::")[0] for x in given if x.startswith(("tests/", "tools/"))]
+    assert files
+    assert [x for x in files if not (ROOT / x).is_file()] == []
+
+
 @pytest.mark.long
 def test_a_step_that_hangs_is_stopped_with_its_stacks_and_the_next_one_runs(tmp_path: Path) -> None:
     text = "import time\ndef stands_still(): time.sleep(60)\nprint('begun', flush=True)\n"
