@@ -528,7 +528,7 @@ class EncoderModel(Model):
         self, what: str, sequences: Sequence[Sequence[int]], priority: int, deadline: float | None
     ) -> F32:
         if not self.ranks:
-            raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
+            raise ModelError(f"[{what}] the file has no rank head (cls.weight, cls.output.weight)")
         found = await self._results(what, sequences, "rank", priority, deadline)
         return np.array(found, np.float32).reshape(len(found), len(self.labels))
 

@@ -1,6 +1,6 @@
 """Ranking: documents in the order of their scores, for the program and for the service.
 
-Not here: the scores (encoder_model.py).
+Not here: the scores (encoder_model.py, text_model.py).
 """
 
 from __future__ import annotations

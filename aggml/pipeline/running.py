@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -51,7 +51,8 @@ def run(
     ``async with run(source, f, g) as results: async for item in results: ...``
 
     Args:
-        source: items, each of which may be `Urgent`. An async generator is closed at the end.
+        source: items, each of which may be `Urgent`. A generator, async or not, is closed at the
+            end.
         stages: see `Stage` and `fan`; a bare function is ``Stage(fn)``.
         buffer: how many items may wait before each stage, and for the consumer.
         ordered: whether results come in the order of the items of the source. If not, each comes
@@ -214,8 +215,13 @@ class PipelineResults:
                 finally:
                     await _close(items)
             else:
-                for item in source:
-                    await self._enter(item)
+                each = iter(source)
+                try:
+                    for item in each:
+                        await self._enter(item)
+                finally:
+                    if isinstance(each, Generator):
+                        each.close()
         except Exception as error:
             await self.fail(StageError("source", None, error))
         except BaseException as error:

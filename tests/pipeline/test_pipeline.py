@@ -21,7 +21,7 @@ from aggml import InvalidArgument, InvalidState
 from aggml.pipeline import Stage, StageError, Urgent, current_urgency, fan, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 async def double(x: Any) -> Any:
@@ -461,6 +461,35 @@ async def test_a_batch_gives_up_only_the_items_that_are_late() -> None:
     stage = Stage(work, batch=3, within=3600)
     assert await all_of(run(items, stage, on_error=errors.append)) == ["a", "b"]
     assert [x.item for x in errors] == ["late"]
+
+
+async def test_a_generator_that_is_the_source_is_closed_when_the_block_is_left() -> None:
+    open_: set[str] = set()
+
+    def source() -> Iterator[int]:
+        open_.add("source")
+        try:
+            yield from range(1000)
+        finally:
+            open_.discard("source")
+
+    items = source()
+    async with run(items, double, buffer=1) as results:
+        async for _ in results:
+            assert open_ == {"source"}
+            break
+    assert not open_
+    assert list(items) == []
+
+
+async def test_an_iterator_that_is_the_source_goes_on_behind_the_block() -> None:
+    items = iter(range(100))
+    async with run(items, double, buffer=1) as results:
+        async for _ in results:
+            break
+    left = list(items)
+    assert left
+    assert left == list(range(100 - len(left), 100))
 
 
 async def test_leaving_the_block_cancels_calls_and_closes_source_and_generators() -> None:
