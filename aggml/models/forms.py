@@ -84,12 +84,17 @@ def linear(name: str, columns: int | str, rows: int | str) -> dict[str, TensorFo
 
 
 def norm(
-    name: str, width: int, *, centred: bool, optional: bool = False, heads: int | None = None
+    name: str,
+    width: int | str,
+    *,
+    centred: bool,
+    optional: bool = False,
+    heads: int | None = None,
 ) -> dict[str, TensorForm]:
     """The forms of a norm; with ``heads`` each head has a row of its own."""
     if name == PLAIN_NORM:
         return {}
-    ne = (width,) if heads is None else (width, heads)
+    ne: tuple[int | str, ...] = (width,) if heads is None else (width, heads)
     found = {f"{name}.weight": TensorForm(ne, optional, vector=True)}
     if centred:
         found[f"{name}.bias"] = TensorForm(ne, optional=True, vector=True)

@@ -43,6 +43,7 @@ __all__ = [
     "head_length",
     "layer_norm_description_of",
     "layers_of",
+    "limits_of",
     "mamba2_of",
     "nets_of",
     "pooling_of",
@@ -58,7 +59,8 @@ MOST_EXPERTS: Final = 1024  # a larger number is a mistake
 #: Architectures whose pictures have rotary positions of rows and columns, and whether the pairs of
 #: these take turns.
 PLACED: Final[Mapping[str, bool]] = {
-    "qwen2vl": False, "qwen3vl": True, "qwen3vlmoe": True, "qwen35": True, "qwen35moe": True,
+    "glm4": False, "glm4moe": False, "paddleocr": False, "qwen2vl": False, "qwen3vl": True,
+    "qwen3vlmoe": True, "qwen35": True, "qwen35moe": True,
 }  # fmt: skip
 LARGEST_EPS: Final = 1.0  # of a norm; models have 1e-12 to 1e-3
 
@@ -278,6 +280,26 @@ def each_flag(hp: Hyperparameters, name: str, layers: int, *, default: bool) -> 
             "true or false for each"
         )
     return tuple(bool(x) for x in pattern[:layers])
+
+
+def limits_of(hp: Hyperparameters, name: str, layers: int) -> list[float]:
+    """The limit of each layer's activations; 0: it has none.
+
+    Raises:
+        ModelError: too few of them, or one that is no number from 0 on.
+    """
+    told = hp.get(name)
+    if told is None:
+        return [0.0] * layers
+    if not isinstance(told, (list, np.ndarray)):
+        return [hp.number(name, least=0.0)] * layers
+    right = all(isinstance(x, (int, float, np.floating)) and 0 <= x < np.inf for x in told)
+    if len(told) < layers or not right:
+        raise ModelError(
+            f"{hp.architecture}.{name} has {len(told)} values for {layers} layers; expected was a "
+            "number from 0 on for each"
+        )
+    return [float(x) for x in told[:layers]]
 
 
 def post_norm_layer(mixer: Mixer, feed_forward: Block, **changes: Any) -> Layer:  # noqa: ANN401

@@ -383,6 +383,14 @@ LAYOUTS: Final = {
         {**OF_EXPERTS, **_STRETCHED, "attention.sliding_window": WINDOW},
         layers=5,
     ),
+    "maple": Layout(
+        "maple", {**EXPERTS, **HEAD_NORMS}, OUTPUT,
+        {
+            **OF_EXPERTS, "attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0,
+            "attention.sliding_window_pattern": [True, False, True, True],
+            "swiglu_clamp_exp": [0.5, 0.5, 0.0, 0.3],
+        },
+    ),
     "laguna": Layout(
         "laguna", {**_NETS, **HEAD_NORMS, "attn_gate.weight": (HEADS, WIDTH)}, OUTPUT,
         {
@@ -504,6 +512,9 @@ LAYOUTS: Final = {
             "rope.scaling.original_context_length": 128, "rope.scaling.type": "longrope",
             "rope.scaling.attn_factor": 1.19,
         },
+    ),
+    "paddleocr": Layout(
+        "paddleocr", whole=OUTPUT, metadata={"rope.dimension_sections": [2, 3, 3, 0]}
     ),
     "qwen2vl": Layout("qwen2vl", QKV_BIAS, metadata={"rope.dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": Layout(

@@ -94,6 +94,11 @@ _SIX_HEADS: Final[Shapes] = {
     **_net(128),
 }
 
+_PLAMO3: Final[Shapes] = {
+    **_JOINED, "attn_qkv.bias": None, **HEAD_NORMS, "ffn_gate.weight": None,
+    "ffn_up.weight": (2 * INNER, WIDTH), "post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,),
+}  # fmt: skip
+
 LAYOUTS: Final = {
     "gemma": Layout(
         "gemma",
@@ -187,6 +192,43 @@ LAYOUTS: Final = {
             "attention.layer_norm_rms_epsilon": 1e-6,
         },
         single={2: _SIX_HEADS, 3: _SIX_HEADS},
+    ),
+    "baichuan": Layout(
+        "baichuan", {}, OUTPUT, {"rope.dimension_count": HEAD, "rope.freq_base": 20000.0},
+        layers=32,
+    ),
+    "baichuan-13b": Layout("baichuan", {}, OUTPUT, {"rope.dimension_count": HEAD}, layers=40),
+    "qwen": Layout(
+        "qwen",
+        {
+            **_JOINED, "attn_qkv.weight": (3 * WIDTH, WIDTH), "attn_qkv.bias": (3 * WIDTH,),
+            **_net(INNER // 2),  # files tell twice the size
+        },
+        OUTPUT, {"attention.head_count_kv": HEADS},
+    ),
+    "refact": Layout("refact", _of_heads(1), metadata={"attention.head_count_kv": 1}),
+    "codeshell": Layout(
+        "codeshell", {**_CENTRED, **_UNGATED, **_JOINED}, {**OUTPUT, **_LAST},
+        {**_EPS, "rope.dimension_count": HEAD},
+    ),
+    "jais": Layout(
+        "jais",
+        {
+            **_CENTRED, **_UNGATED, **_JOINED, "ffn_gate.weight": (INNER, WIDTH),
+            "ffn_gate.bias": (INNER,),
+        },
+        {**OUTPUT, **_LAST}, {**_EPS, "attention.max_alibi_bias": 8.0},
+    ),
+    "maincoder": Layout("maincoder", HEAD_NORMS, metadata={"rope.dimension_count": HEAD}),
+    "plamo": Layout("plamo", {"ffn_norm.weight": None}, OUTPUT),
+    "plamo3": Layout(
+        "plamo3", _PLAMO3, {}, {"attention.sliding_window": WINDOW, "rope.freq_base_swa": 5000.0},
+        layers=9,
+    ),
+    "plamo3-without-windows": Layout("plamo3", _PLAMO3, OUTPUT),
+    "bitnet": Layout(
+        "bitnet", {"attn_sub_norm.weight": (WIDTH,), "ffn_sub_norm.weight": (INNER,)},
+        metadata={"rope.scaling.type": "linear", "rope.scaling.factor": 1.0},
     ),
     "jais2": Layout(
         "jais2", {**_CENTRED, **_UNGATED, **QKV_BIAS}, {**OUTPUT, **_LAST}, _EPS

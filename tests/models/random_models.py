@@ -165,6 +165,12 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         OUTPUT,
         {"rope.dimension_count": HEAD // 2},
     ),
+    "glm4-seeing": Layout(
+        "glm4",
+        {**POST_NORMS, **QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT,
+        {"rope.dimension_count": HEAD // 2, "rope.dimension_sections": [1, 1, 2, 0]},
+    ),
     **layouts_latent.LAYOUTS,
     **layouts_states.LAYOUTS,
     **layouts_hybrid.LAYOUTS,

@@ -105,6 +105,7 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
             value_length=hp.integer("attention.value_length_swa", near, least=1)
             if close else hp.integer("attention.value_length", head, least=1),
             window=window if close else None,
+            causal=not close,
             joined=None,
             lends=own < layers and i in lenders.values(),
             borrows=None if i < own else lenders[close],

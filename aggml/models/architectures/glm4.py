@@ -24,7 +24,9 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    rope = rope_of(hp, "normal")
+    # Files of models that see have pairs of other elements, so that pictures have rows and columns.
+    sees = hp.get("rope.dimension_sections") is not None
+    rope = rope_of(hp, "neox" if sees else "normal")
     layers = range(layers_of(hp))
     return description_of(
         hp,

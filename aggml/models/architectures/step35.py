@@ -22,6 +22,7 @@ from aggml.models.reading import (
     description_of,
     each_flag,
     layers_of,
+    limits_of,
     rope_of,
     routed_experts_of,
 )
@@ -55,7 +56,7 @@ def describe(hp: Hyperparameters) -> Description:
         whole, base=hp.number("rope.freq_base_swa", whole.base, above=0.0), scale=1.0,
         extrapolation=0.0, factors=None,
     )  # fmt: skip
-    of_experts, of_nets = (_limits(hp, f"swiglu_clamp_{x}", layers) for x in ("exp", "shexp"))
+    of_experts, of_nets = (limits_of(hp, f"swiglu_clamp_{x}", layers) for x in ("exp", "shexp"))
     made = []
     for i in range(layers):
         mixer = attention_of(
@@ -66,26 +67,6 @@ def describe(hp: Hyperparameters) -> Description:
         experts = routed_experts_of(hp, "sigmoid", shared=shared, limit=of_experts[i])
         made.append(Layer(mixer, ExpertsOrNet(experts, FeedForward(limit=of_nets[i]))))
     return description_of(hp, made)
-
-
-def _limits(hp: Hyperparameters, name: str, layers: int) -> list[float]:
-    """The limit of each layer; 0: it has none.
-
-    Raises:
-        ModelError: too few of them, or one that is no number from 0 on.
-    """
-    told = hp.get(name)
-    if told is None:
-        return [0.0] * layers
-    if not isinstance(told, (list, np.ndarray)):
-        return [hp.number(name, least=0.0)] * layers
-    right = all(isinstance(x, (int, float, np.floating)) and 0 <= x < np.inf for x in told)
-    if len(told) < layers or not right:
-        raise ModelError(
-            f"step35.{name} has {len(told)} values for {layers} layers; expected was a number from "
-            "0 on for each"
-        )
-    return [float(x) for x in told[:layers]]
 
 
 def _near(config: Config) -> list[bool]:

@@ -44,6 +44,8 @@ class Attention:
         scale: of the products of queries and keys; None: 1 / sqrt(key_length).
         window: how many positions a token sees, its own included; None: all before it.
         chunked: whether it sees those of its own chunk of ``window`` positions instead.
+        causal: whether no token sees a later one, also not within a picture whose positions see
+            each other.
         soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
         norm: what is normalised in queries and keys: each "head"; each "own head", where each has
             weights of its own; each "turned head", which is a head after its rotary positions; each
@@ -67,6 +69,8 @@ class Attention:
         indexer: chooses the blocks of keys that each token sees; None: it sees all.
         value_scale: values are multiplied by it.
         clamp: c bounds queries, keys and values at -c and c before all else; 0: nothing does.
+        output_norm: the name of a norm of what all heads give, before ``attn_output``; None: there
+            is none.
         slope: the largest bias of ALiBi, which lowers the logits of a head the more, the farther
             away a key is; 0: none.
     """
@@ -79,6 +83,7 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     chunked: bool = False
+    causal: bool = False
     soft_cap: float = 0.0
     norm: QueryNorm | None = None
     sinks: bool | None = False
@@ -94,12 +99,13 @@ class Attention:
     indexer: Indexer | None = None
     value_scale: float = 1.0
     clamp: float = 0.0
+    output_norm: str | None = None
     slope: float = 0.0
 
     @property
     def room(self) -> Room:
         """Which positions the caches keep."""
-        return Room(self.window, self.chunked)
+        return Room(self.window, self.chunked, self.causal)
 
     def needs(self) -> Iterable[str]:
         """Its matrices and norms."""
@@ -111,8 +117,8 @@ class Attention:
             parts = parts[:-1]  # some files have no values
         if self.borrows is not None:
             parts, norms = parts[:1], norms[:1]
-        gates = [] if self.gate is None else [self.gate]
-        names = [f"{part}.weight" for part in (*parts, *norms, *gates, "attn_output")]
+        others = [x for x in (self.gate, self.output_norm) if x is not None]
+        names = [f"{part}.weight" for part in (*parts, *norms, *others, "attn_output")]
         names += [] if self.indexer is None else self.indexer.needs()
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
@@ -156,6 +162,9 @@ class Attention:
             matrix, rows = of.find(f"{self.gate}.weight"), self.heads * self.value_length
             of_heads = matrix is not None and matrix.ne[1] == self.heads
             found |= linear(self.gate, of.width, self.heads if of_heads else rows)
+        if self.output_norm is not None:
+            wide = self.heads * self.value_length
+            found |= norm_form(self.output_norm, wide, centred=of.centred)
         if self.indexer is not None:
             found |= self.indexer.forms(of)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
@@ -264,6 +273,7 @@ class Attention:
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
         """[value_length * heads, n] -> [width, n]."""
+        y = y if self.output_norm is None else at.norm(self.output_norm, y)
         return at.linear("attn_output", y)
 
     def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

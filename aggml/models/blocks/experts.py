@@ -55,6 +55,7 @@ class Experts:
         latent: experts work on fewer elements, to which ``ffn_latent_down`` maps a token and from
             which ``ffn_latent_up`` maps their sum, if the file has these.
         limit: as that of `FeedForward`.
+        bounded_before: whether ``limit`` bounds the gate before its activation is taken.
         averaged: whether the sum of the experts and of the shared net is halved.
     """
 
@@ -73,6 +74,7 @@ class Experts:
     gated: bool = True
     latent: bool = False
     limit: float = 0.0
+    bounded_before: bool = False
     averaged: bool = False
 
     def needs(self) -> Iterable[str]:
@@ -170,7 +172,7 @@ class Experts:
             return ops.swiglu_oai(gate, up)
         assert self.activation != "relu_sqr"
         if self.limit:
-            return bounded_swiglu(gate, up, self.limit)
+            return bounded_swiglu(gate, up, self.limit, before=self.bounded_before)
         return SPLIT[self.activation](gate, up)
 
     def _by_expert(self, at: Scope, name: str, x: Tensor, ids: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import Unsupported, ops
-from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.forms import FormContext, TensorForm, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,6 +64,8 @@ class FeedForward:
             above their mean count as 0, and others by what they exceed that; None: all count.
         limit: c bounds the activation of the gate at c, and up(x) at -c and c; 0: nothing does.
             It is for "silu".
+        inner_norm: the name of a norm before ``ffn_down``, of a net with a gate or without; None:
+            there is none.
     """
 
     activation: Activation | Literal["relu_sqr"] = "silu"
@@ -73,16 +75,20 @@ class FeedForward:
     xielu: tuple[float, float, float, float] | None = None
     cutoff: float | None = None
     limit: float = 0.0
+    inner_norm: str | None = None
 
     def needs(self) -> Iterable[str]:
-        """The matrices."""
+        """The matrices, and the norm before the last one."""
         parts = ("up", "down") if self.joined or not self.gated else ("gate", "up", "down")
-        return [f"ffn_{part}{self.suffix}.weight" for part in parts]
+        names = [f"ffn_{part}{self.suffix}.weight" for part in parts]
+        return names if self.inner_norm is None else [*names, f"{self.inner_norm}.weight"]
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices, whose inner size only the file gives."""
         name = f"inner{self.suffix}"
         found = linear(f"ffn_down{self.suffix}", name, of.width)
+        if self.inner_norm is not None:
+            found |= norm(self.inner_norm, name, centred=of.centred)
         if self.joined:
             down = of.find(f"ffn_down{self.suffix}.weight")
             return found | linear(
@@ -111,12 +117,20 @@ class FeedForward:
                 inner = bounded_swiglu(gate, up, self.limit)
             else:
                 inner = SPLIT[self.activation](gate, up)
+        inner = inner if self.inner_norm is None else at.norm(self.inner_norm, inner)
         return at.linear(f"ffn_down{self.suffix}", inner)
 
 
-def bounded_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    """The silu of ``gate``, at most ``limit``, times ``up`` within -``limit`` and ``limit``."""
-    opened = ops.clamp(ops.silu(gate), float("-inf"), limit)
+def bounded_swiglu(gate: Tensor, up: Tensor, limit: float, *, before: bool = False) -> Tensor:
+    """The silu of ``gate``, at most ``limit``, times ``up`` within -``limit`` and ``limit``.
+
+    With ``before`` it is ``gate`` that is at most ``limit``, before its silu is taken.
+    """
+    least = float("-inf")
+    if before:
+        opened = ops.silu(ops.clamp(gate, least, limit))
+    else:
+        opened = ops.clamp(ops.silu(gate), least, limit)
     return ops.mul(opened, ops.clamp(up, -limit, limit))
 
 

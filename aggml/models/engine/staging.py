@@ -117,7 +117,7 @@ def mask(
     """The mask of attention, (1, 1, tokens, kv): 0 where a token sees a key, else -inf.
 
     A token sees the keys of its own prompt up to itself, as far as ``room`` lets it. In a range of
-    `Piece.whole` it sees the later ones as well.
+    `Piece.whole` it sees the later ones as well, unless the room is causal.
     """
     found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
     begin = 0
@@ -134,7 +134,7 @@ def mask(
         if room.chunked:
             at = np.arange(piece.first, piece.first + n, dtype=np.int32)
             own[np.arange(piece.first + n) < room.first_seen(at)[:, None]] = -np.inf
-        for first, end in piece.whole:
+        for first, end in () if room.causal else piece.whole:
             first, row = max(first, piece.first), begin + max(first - piece.first, 0)
             square = found[0, 0, row : row + end - first, piece.begin + first : piece.begin + end]
             square[np.triu(np.ones(square.shape, bool), 1)] = 0

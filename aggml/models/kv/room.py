@@ -23,10 +23,12 @@ class Room:
     Attributes:
         window: how many positions a token sees, its own included; None: all before it.
         chunked: positions come in chunks of ``window``, and a token sees those of its own chunk.
+        causal: no token sees a later one, also not within a picture.
     """
 
     window: int | None = None
     chunked: bool = False
+    causal: bool = False
 
     def first_seen(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """The first position that a token at each of these positions sees; it may be below 0."""
