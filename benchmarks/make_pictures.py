@@ -74,7 +74,7 @@ class Projector:
         return [int(found[i]) for i in range(n.value)]
 
 
-def record(text: str, mmproj: str, files: Any) -> dict[str, np.ndarray]:
+def record(text: str, mmproj: str, files: Any, kind: str) -> dict[str, np.ndarray]:
     """The rows of each picture; ids, logits and greedy tokens of a prompt with two of them."""
     session = Session(text, threads=1, ctx=1024, packing="none")
     projector = Projector(mmproj, session)
@@ -84,6 +84,12 @@ def record(text: str, mmproj: str, files: Any) -> dict[str, np.ndarray]:
     for i, rgb in enumerate(pictures):
         parts = [x for x in projector.chunks(marker, [rgb]) if projector.ids(x) is None]
         found[f"rows{i}"] = np.concatenate([projector.rows(x) for x in parts])
+    size = files.KINDS[kind].large
+    if size is not None:
+        chunks = projector.chunks(marker, [files.picture(0, size)])
+        rows = [projector.rows(x) for x in chunks if projector.ids(x) is None]
+        found["large"] = np.concatenate(rows)[:: files.LARGE_STEP]
+        found["large_ids"] = np.array([i for x in chunks for i in projector.ids(x) or [-1]])
     a, b, c = files.TEXTS
     session.clear()
     ids: list[int] = []
@@ -124,8 +130,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in sys.argv[1:] or files.KINDS:
             text = files.write_text(Path(folder, f"{kind}.gguf"), kind)
-            mmproj = files.write_eyes(Path(folder, f"{kind}-mmproj.gguf"), kind)
-            found = record(str(text), str(mmproj), files)
+            path = Path(folder, f"{kind}-mmproj.gguf")
+            mmproj = files.write_eyes(path, kind, for_llama_cpp=True)
+            found = record(str(text), str(mmproj), files, kind)
             np.savez_compressed(files.REFERENCE / f"{kind}.npz", allow_pickle=False, **found)
             print(kind, {k: x.shape for k, x in found.items()}, found["next"][:8])
 

@@ -44,6 +44,7 @@ class Eyes:
         types: element types of tensors, by the end of the name.
         activation: "use_gelu", "use_silu", or "" for neither.
         of_text: metadata of the text model.
+        large: the size, (height, width), of one more picture; some of its rows were recorded.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Eyes:
     types: Mapping[str, str] = field(default_factory=dict)
     activation: str = "use_gelu"
     of_text: Mapping[str, Any] = field(default_factory=dict)
+    large: tuple[int, int] | None = None
 
 
 _LAYER: Final[dict[str, tuple[int, ...] | None]] = {
@@ -114,7 +116,103 @@ _QWEN: Final = {
     "mm.2.weight": (WIDTH, 4 * TOWER), "mm.2.bias": (WIDTH,),
 }  # fmt: skip
 
+_SCALED: Final[dict[str, tuple[int, ...] | None]] = {
+    "ls1.weight": (TOWER,), "ls2.weight": (TOWER,),
+}  # fmt: skip
+_INTERNVL: Final = {
+    "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH), "v.patch_embd.bias": (TOWER,),
+    "v.class_embd": (TOWER,), "v.position_embd.weight": (PATCHES + 1, TOWER),
+    "mm.model.mlp.0.weight": (4 * TOWER,), "mm.model.mlp.0.bias": (4 * TOWER,),
+    "mm.model.mlp.1.weight": (INNER, 4 * TOWER), "mm.model.mlp.1.bias": (INNER,),
+    "mm.model.mlp.3.weight": (WIDTH, INNER), "mm.model.mlp.3.bias": (WIDTH,),
+}  # fmt: skip
+_TWO: Final = {
+    "mm.1.weight": (INNER, 4 * TOWER), "mm.1.bias": (INNER,),
+    "mm.2.weight": (WIDTH, INNER), "mm.2.bias": (WIDTH,),
+}  # fmt: skip
+_GEMMA4: Final = {
+    "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH), "v.position_embd.weight": (2, 64, TOWER),
+    "mm.input_projection.weight": (WIDTH, TOWER),
+}  # fmt: skip
+_OF_GEMMA4: Final[dict[str, tuple[int, ...] | None]] = {
+    **_BARE, "attn_q_norm.weight": (TOWER // 3,), "attn_k_norm.weight": (TOWER // 3,),
+    "attn_post_norm.weight": (TOWER,), "ffn_post_norm.weight": (TOWER,),
+}  # fmt: skip
+_BOUNDED: Final[dict[str, tuple[int, ...] | None]] = {
+    f"{name}_{end}": (1,)
+    for name in ("attn_q.input", "attn_out.output", "ffn_gate.input", "ffn_up.output")
+    for end in ("min", "max")
+}
+
+_PADDLE: Final = {"mm.input_norm.weight": (TOWER,), "mm.input_norm.bias": (TOWER,)}
+_GLM: Final = {
+    "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH), "v.patch_embd.bias": (TOWER,),
+    "v.patch_embd.weight.1": (TOWER, 3, PATCH, PATCH), "v.post_ln.weight": (TOWER,),
+    "mm.patch_merger.weight": (WIDTH, TOWER, 2, 2), "mm.patch_merger.bias": (WIDTH,),
+    "mm.model.fc.weight": (WIDTH, WIDTH), "mm.post_norm.weight": (WIDTH,),
+    "mm.post_norm.bias": (WIDTH,), "mm.gate.weight": (INNER, WIDTH),
+    "mm.up.weight": (INNER, WIDTH), "mm.down.weight": (WIDTH, INNER),
+}  # fmt: skip
+
 KINDS: Final[Mapping[str, Eyes]] = _SQUARE | {
+    "internvl": Eyes(
+        "internvl", "qwen3", _INTERNVL, _SCALED,
+        {"projector.scale_factor": 2, "preproc_max_tiles": 6},
+    ),
+    "lfm2": Eyes(
+        "lfm2", "lfm2", _SIGLIP | _TWO, metadata={"projector.scale_factor": 2},
+    ),
+    "lfm2-pieces": Eyes(
+        "lfm2", "lfm2",
+        _SIGLIP | _TWO
+        | {"v.patch_embd.weight": (TOWER, 3, 16, 16), "v.position_embd.weight": (9, TOWER),
+           "mm.input_norm.weight": (4 * TOWER,), "mm.input_norm.bias": (4 * TOWER,)},
+        metadata={"projector.scale_factor": 2, "patch_size": 16},
+        large=(700, 820),
+    ),
+    "paddleocr": Eyes(
+        "paddleocr", "paddleocr",
+        _SIGLIP | _TWO | _PADDLE, metadata={"image_min_pixels": 1024, "image_max_pixels": 4096},
+    ),
+    "kimivl": Eyes(
+        "kimivl", "llama", _SIGLIP | _TWO | _PADDLE, metadata={"projector.scale_factor": 2},
+    ),
+    "dots_ocr": Eyes(
+        "dots_ocr", "qwen2",
+        _PADDLE
+        | {
+            "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH), "v.patch_embd.bias": (TOWER,),
+            "v.pre_ln.weight": (TOWER,), "mm.post_norm.weight": (TOWER,),
+            "mm.0.weight": (INNER, 4 * TOWER), "mm.0.bias": (INNER,),
+            "mm.2.weight": (WIDTH, INNER), "mm.2.bias": (WIDTH,),
+        },
+        _BARE,
+        {"image_min_pixels": 1024, "image_max_pixels": 4096, "projector.scale_factor": 2,
+         "image_size": 0},
+        activation="use_silu",
+    ),
+    "glm4v": Eyes(
+        "glm4v", "glm4-seeing",
+        _GLM | {"v.norm_embd.weight": (TOWER,), "v.position_embd.weight": (PATCHES, TOWER)},
+        _BARE, activation="use_silu",
+    ),
+    "glm-ocr": Eyes(
+        "glm4v", "glm4-seeing", _GLM,
+        {**_GATED, "attn_q_norm.weight": (TOWER // 3,), "attn_k_norm.weight": (TOWER // 3,)},
+        activation="use_silu",
+    ),
+    "lightonocr": Eyes(
+        "lightonocr", "qwen3",
+        {x: y for x, y in _PIXTRAL.items() if "break" not in x}
+        | {"mm.input_norm.weight": (TOWER,), "mm.patch_merger.weight": (TOWER, 4 * TOWER)},
+        _BARE, {"spatial_merge_size": 2, "preproc_image_size": 61}, activation="use_silu",
+    ),
+    "gemma4v": Eyes("gemma4v", "gemma4", _GEMMA4, _OF_GEMMA4),
+    "gemma4v-bounded": Eyes(
+        "gemma4v", "gemma4-keys-as-values",
+        _GEMMA4 | {"v.std_bias": (TOWER,), "v.std_scale": (TOWER,)},
+        {**_OF_GEMMA4, **_BOUNDED, "out_scale.weight": (1,)}, {"projector.scale_factor": 2},
+    ),
     "pixtral": Eyes(
         "pixtral", "llama", _PIXTRAL | {"mm.1.bias": (WIDTH,), "mm.2.bias": (WIDTH,)},
         _BARE, activation="use_silu",
@@ -124,6 +222,9 @@ KINDS: Final[Mapping[str, Eyes]] = _SQUARE | {
         _PIXTRAL
         | {"mm.input_norm.weight": (TOWER,), "mm.patch_merger.weight": (TOWER, 4 * TOWER)},
         _BARE, {"spatial_merge_size": 2}, activation="use_silu",
+    ),
+    "qwen2vl": Eyes(
+        "qwen2vl_merger", "qwen2vl", _QWEN | {"v.post_ln.bias": (TOWER,)}, activation="",
     ),
     "qwen2.5vl": Eyes(
         "qwen2.5vl_merger", "qwen2vl",
@@ -155,12 +256,20 @@ NAMES: Final = (
     "<global-img>", "<|vision_start|>", "<|vision_end|>", "[IMG_END]",
     *(f"<row_{y}_col_{x}>" for y in range(1, 4) for x in range(1, 4)),
 )  # fmt: skip
+LATER_NAMES: Final = (  # behind the others, whose numbers are in records
+    "<img>", "</img>", "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>",
+    "<|IMAGE_START|>", "<|IMAGE_END|>", "<|image>", "<image|>",
+    *(f"<|img_row_{y}_col_{x}|>" for y in (1, 2) for x in (1, 2)),
+    "<|im_start|>", "<|im_end|>", "<|img|>", "<|endofimg|>", "<|media_start|>", "<|media_end|>",
+    "<|begin_of_image|>", "<|end_of_image|>",
+)  # fmt: skip
+LARGE_STEP: Final = 16  # of the rows of a large picture so many-th ones were recorded
 
 
-def picture(i: int) -> NDArray[np.uint8]:
-    """A picture of the size ``SIZES[i]``: waves and noise."""
+def picture(i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """A picture of the size ``SIZES[i]``, or another one: waves and noise."""
     random = np.random.default_rng(70 + i)
-    height, width = SIZES[i]
+    height, width = size or SIZES[i]
     y, x = np.arange(height)[:, None, None], np.arange(width)[None, :, None]
     wave = 127 + 100 * np.sin(y / 9 + np.arange(3)) * np.cos(x / (7 + 3 * i))
     found: NDArray[np.uint8] = np.clip(
@@ -177,9 +286,11 @@ def vocabulary() -> dict[str, Any]:
         letters[b] = chr(256 + n)
     tokens = [letters[b] for b in range(256)]
     line = letters[10]
-    tokens += [*NAMES, line * 2]
-    tokens += [f"[unused{i}]" for i in range(VOCABULARY - len(tokens))]
-    kinds = [1] * 256 + [3] * len(NAMES) + [1] + [5] * (VOCABULARY - 257 - len(NAMES))
+    tokens += [*NAMES, line * 2, *LATER_NAMES]
+    kinds = [1] * 256 + [3] * len(NAMES) + [1] + [3] * len(LATER_NAMES)
+    unused = VOCABULARY - len(tokens)
+    tokens += [f"[unused{i}]" for i in range(unused)]
+    kinds += [5] * unused
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "default",
@@ -229,9 +340,12 @@ def weights(kind: str) -> dict[str, NDArray[np.float32]]:
     made = {}
     for name, shape in shapes.items():
         values = random.standard_normal(shape).astype(np.float32)
-        if name.endswith("bias"):
+        if name.endswith(("_min", "_max")):
+            values = np.float32(0.5) * np.abs(values) + np.float32(0.7)
+            values = -values if name.endswith("_min") else values
+        elif name.endswith("bias"):
             values *= np.float32(0.3)
-        elif "ln" in name or "norm" in name:
+        elif any(part in name for part in ("ln", "norm", ".ls", "scale")):
             values = 1 + np.float32(0.2) * values
         elif "position" not in name:
             values /= np.float32(np.sqrt(np.prod(shape[1:])))
@@ -239,14 +353,24 @@ def weights(kind: str) -> dict[str, NDArray[np.float32]]:
     return made
 
 
-def write_eyes(path: Path, kind: str, **changed: Any) -> Path:
-    """The mmproj file of a kind; ``changed`` metadata by key, without "clip.vision."."""
+def write_eyes(path: Path, kind: str, *, for_llama_cpp: bool = False, **changed: Any) -> Path:
+    """The mmproj file of a kind.
+
+    Args:
+        path: of the file.
+        kind: one of `KINDS`.
+        for_llama_cpp: llama.cpp 0.3.36 takes the last row of internvl's places for that of the
+            class token, which is the first one in transformers: then the rows stand so.
+        changed: metadata by key, without "clip.vision.".
+    """
     eyes = KINDS[kind]
     with aggml.GGUFWriter(path) as writer:
         more = {f"clip.vision.{key.replace('__', '.')}": x for key, x in changed.items()}
         for key, value in (metadata_of(kind) | more).items():
             writer.add(key, value)
         for name, values in weights(kind).items():
+            if for_llama_cpp and eyes.kind == "internvl" and "position" in name:
+                values = np.roll(values, -1, axis=0)
             as_ = next((t for end, t in eyes.types.items() if name.endswith(end)), None)
             writer.add_tensor(name, values if as_ is None else values.astype(np.float16))
     return path

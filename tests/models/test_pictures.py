@@ -24,7 +24,10 @@ import aggml
 from aggml import InvalidArgument, Unsupported
 from aggml.models import ModelError, problems_of
 from aggml.models.engine.requests import PlacedPicture, TextRequest
+from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.vision.given import picture_of
+from aggml.models.vision.internvl import InternVL
+from aggml.models.vision.pixtral import Pixtral
 from aggml.models.vision.resizing import resize
 from aggml.models.vision.sizes import fitting_size
 
@@ -99,6 +102,143 @@ async def test_a_prompt_with_pictures_has_the_logits_and_the_answer_of_llama_cpp
         scale = np.abs(right).max()
         assert np.abs(logits[-len(right) :] - right).max() < 4e-3 * scale
         assert (await answer(model, prompt))[0] == known["next"].tolist()
+
+
+async def test_pieces_of_a_large_picture_are_those_of_llama_cpp(tmp_path: Path) -> None:
+    kind = "lfm2-pieces"
+    known, size = files.recorded(kind), files.KINDS[kind].large
+    async with load(tmp_path, kind) as model:
+        given = picture_of("", "", files.picture(0, size))
+        found = await model._pictures.embed(given)
+        rows, right = found.rows[:: files.LARGE_STEP], known["large"]
+        assert np.abs(rows - right).max() < 1e-3 * np.abs(right).max()
+        ids: list[int] = []
+        for part in found.parts:
+            ids += model.tokenizer.encode(part, special=False) if isinstance(part, str) else [-1]
+        assert ids == [x for x in known["large_ids"].tolist() if x != model.tokenizer.bos]
+
+
+def test_the_tower_of_the_largest_internvl_is_refused() -> None:
+    hp = Hyperparameters(files.metadata_of("internvl") | {
+        "clip.vision.block_count": 45, "clip.vision.embedding_length": 3200,
+        "clip.vision.attention.head_count": 25,
+    })  # fmt: skip
+    with pytest.raises(ModelError, match="6 billion weights is not supported"):
+        InternVL.read(hp, {})
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "paddleocr", "kimivl", "glm4v"])
+def test_learned_places_that_are_no_square_are_refused(kind: str, tmp_path: Path) -> None:
+    values = files.weights(kind)
+    values["v.position_embd.weight"] = values["v.position_embd.weight"][1:]
+    path = tmp_path / "eyes.gguf"
+    _write_eyes(path, files.metadata_of(kind), kind, weights=values)
+    with aggml.GGUFFile.open(path) as file:
+        assert "expected as many as a square has places" in " ".join(
+            problems_of(file.metadata, file.tensors)
+        )
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [((448, 448), 0), ((449, 448), 2), ((900, 1800), 8), ((100, 5000), 12), ((1000, 1000), 9)],
+)
+def test_internvl_cuts_large_pictures_into_pieces_of_448_pixels(
+    size: tuple[int, int], pieces: int
+) -> None:
+    hp = Hyperparameters(files.metadata_of("internvl") | {
+        "clip.vision.image_size": 448, "clip.vision.patch_size": 14,
+        "clip.vision.preproc_max_tiles": 12,
+    })  # fmt: skip
+    views = InternVL.read(hp, {}).views(np.zeros((*size, 3), np.uint8))
+    assert len(views.pixels) == pieces + 1
+    assert {x.shape for x in views.pixels} == {(448, 448, 3)}
+    assert views.written == ["<img>", *range(pieces + 1), "</img>"]
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [((300, 200), (64, 48)), ((200, 300), (48, 64)), ((61, 61), (64, 64)), ((9, 900), (8, 64))],
+)
+def test_the_longer_side_of_a_picture_is_always_the_same_for_lightonocr(
+    size: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    projector = Pixtral.read_lighton(Hyperparameters(files.metadata_of("lightonocr")), {})
+    views = projector.views(np.zeros((*size, 3), np.uint8))
+    assert [x.shape for x in views.pixels] == [(*wanted, 3)]
+
+
+async def test_a_long_and_thin_picture_has_no_more_rows_than_gemma_4_has_places(
+    tmp_path: Path,
+) -> None:
+    async with load(tmp_path, "gemma4v") as model:  # 64 places, three patches of a side are a token
+        for size in ((9, 4000), (4000, 9)):
+            rows = await model.embed_image(files.picture(0, size))
+            assert len(rows) == 21
+
+
+async def test_the_activation_of_gemma_4_is_gelu_where_the_file_does_not_name_it(
+    tmp_path: Path,
+) -> None:
+    kind = "gemma4v"
+    text = files.write_text(tmp_path / "text.gguf", kind)
+    found = []
+    for name in ("use_gelu", "use_silu", ""):
+        metadata = files.metadata_of(kind)
+        del metadata["clip.use_gelu"]
+        _write_eyes(
+            tmp_path / "eyes.gguf", metadata | ({f"clip.{name}": True} if name else {}), kind
+        )
+        async with aggml.models.load(text, mmproj=tmp_path / "eyes.gguf") as model:
+            found.append(await model.embed_image(files.picture(0)))
+    assert np.array_equal(found[0], found[2])
+    assert not np.allclose(found[0], found[1])
+
+
+async def test_bounds_of_gemma_4_are_kept(tmp_path: Path) -> None:
+    """A matrix whose results have to be 0 gives the embeddings of one whose weights are 0."""
+    kind = "gemma4v-bounded"
+    text = files.write_text(tmp_path / "text.gguf", kind)
+    found = []
+    for name in ("v.blk.0.attn_out.output_max", "v.blk.0.attn_out.weight"):
+        values = files.weights(kind)
+        for changed in (name, name.replace("_max", "_min")):
+            values[changed] *= 0
+        eyes = tmp_path / "eyes.gguf"
+        _write_eyes(eyes, files.metadata_of(kind), kind, weights=values)
+        async with aggml.models.load(text, mmproj=eyes) as model:
+            found.append(await model.embed_image(files.picture(0)))
+    assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(("least", "most"), [(float("nan"), 1.0), (2.0, 1.0), (0.0, float("nan"))])
+async def test_bounds_that_nothing_can_keep_are_refused(
+    tmp_path: Path, least: float, most: float
+) -> None:
+    kind = "gemma4v-bounded"
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    values = files.weights(kind)
+    values["v.blk.1.ffn_up.output_min"][:] = least
+    values["v.blk.1.ffn_up.output_max"][:] = most
+    _write_eyes(eyes, files.metadata_of(kind), kind, weights=values)
+    with pytest.raises(ModelError, match=r"v.blk.1.ffn_up.output_m.* expected a bound"):
+        await aggml.models.load(text, mmproj=eyes)
+
+
+async def test_a_file_may_have_tensors_for_sound_beside_those_for_pictures(tmp_path: Path) -> None:
+    kind = "gemma4v"
+    text, eyes = files.write_text(tmp_path / "text.gguf", kind), tmp_path / "eyes.gguf"
+    metadata = files.metadata_of(kind)
+    metadata["clip.vision.projector_type"] = metadata.pop("clip.projector_type")
+    sound = {
+        "a.blk.0.attn_q.input_max": np.ones(1, np.float32),
+        "mm.a.input_projection.weight": np.ones((4, 4), np.float32),
+    }
+    _write_eyes(eyes, metadata, kind, weights=files.weights(kind) | sound)
+    known = files.recorded(kind)["rows0"]
+    async with aggml.models.load(text, mmproj=eyes) as model:
+        found = await model.embed_image(files.picture(0))
+        assert np.abs(found - known).max() < 1e-3 * np.abs(known).max()
 
 
 def test_pairs_of_no_section_turn_with_the_time_in_texts_and_pictures() -> None:
@@ -474,6 +614,16 @@ async def test_a_file_that_does_not_belong_to_the_model_is_refused(tmp_path: Pat
         ("qwen3vl", "clip.vision.image_mean", [True, True, True]),
         ("qwen2.5vl", "clip.projector_type", [1, 2]),
         ("pixtral", "general.architecture", [1, 2]),
+        ("internvl", "clip.vision.projector.scale_factor", 3),
+        ("internvl", "clip.vision.preproc_min_tiles", 0),
+        ("internvl", "clip.vision.preproc_max_tiles", 100),
+        ("lfm2", "clip.vision.projector.scale_factor", 3),
+        ("paddleocr", "clip.vision.image_max_pixels", 1000),
+        ("dots_ocr", "clip.vision.image_min_pixels", 0),
+        ("kimivl", "clip.vision.projector.scale_factor", 1),
+        ("lightonocr", "clip.vision.preproc_image_size", 1 << 20),
+        ("glm4v", "clip.vision.spatial_merge_size", 3),
+        ("gemma4v", "clip.vision.projector.scale_factor", 0),
     ],
 )
 async def test_a_wrong_value_of_a_mmproj_file_is_refused_by_its_key(
@@ -520,8 +670,8 @@ async def test_a_mmproj_file_that_lacks_any_one_of_its_tensors_is_refused_by_its
             left = {x: tensors[x] for x in names if x != name}
             found = " ".join(problems_of(metadata, left))
             assert f"no tensor '{name}'" in found, name
-        more = tensors | {"v.blk.0.ls1.weight": tensors[names[0]]}
-        assert "'v.blk.0.ls1.weight', which nothing here reads" in " ".join(
+        more = tensors | {"v.blk.0.ls9.weight": tensors[names[0]]}
+        assert "'v.blk.0.ls9.weight', which nothing here reads" in " ".join(
             problems_of(metadata, more)
         )
     # Layers have their own test above; these are the others.
@@ -544,12 +694,18 @@ async def test_a_mmproj_file_without_a_bias_in_all_layers_is_refused(
         assert any(name in x for x in problems_of(file.metadata, file.tensors))
 
 
-def _write_eyes(path: Path, metadata: dict[str, Any], kind: str, without: str = "") -> None:
+def _write_eyes(
+    path: Path,
+    metadata: dict[str, Any],
+    kind: str,
+    without: str = "",
+    weights: dict[str, NDArray[np.float32]] | None = None,
+) -> None:
     types = files.KINDS[kind].types
     with aggml.GGUFWriter(path) as writer:
         for key, value in metadata.items():
             writer.add(key, value)
-        for name, values in files.weights(kind).items():
+        for name, values in (weights or files.weights(kind)).items():
             half = any(name.endswith(end) for end in types)
             if not fnmatch.fnmatch(name, without):
                 writer.add_tensor(name, values.astype(np.float16) if half else values)

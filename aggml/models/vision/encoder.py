@@ -8,6 +8,7 @@ this room each), positions in a prompt (prompt.py).
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,23 +25,27 @@ from aggml.models.kv.page_files import identity_of
 from aggml.models.lifetime import Lifetime
 from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, free_with, site_of, unplace
+from aggml.models.vision.dots_ocr import DotsOcr
 from aggml.models.vision.gemma3 import Gemma3Pictures
+from aggml.models.vision.gemma4 import Gemma4Pictures
+from aggml.models.vision.glm4v import Glm4Pictures
 from aggml.models.vision.idefics3 import Idefics3
+from aggml.models.vision.internvl import InternVL
+from aggml.models.vision.kimi_vl import KimiVL
+from aggml.models.vision.layers import TowerLayers
+from aggml.models.vision.lfm2 import Lfm2Pictures
+from aggml.models.vision.paddleocr import PaddleOcr
 from aggml.models.vision.pixtral import Pixtral
+from aggml.models.vision.projector import tower_problems
 from aggml.models.vision.qwen_vl import QwenVision
-from aggml.models.vision.tower import (
-    MOST_TOKENS,
-    PatchGrid,
-    TowerLayers,
-    tower_problems,
-)
+from aggml.models.vision.tower import BOUNDS, MOST_TOKENS, PatchGrid
 from aggml.models.weights import load_weights, open_model
 from aggml.process.locks import new_lock
 from aggml.stream.slot_pool import SlotPool
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     from aggml import Backend, Scheduler, Tensor
     from aggml.models.description import Description
     from aggml.models.vision.given import GivenPicture
-    from aggml.models.vision.tower import Projector
+    from aggml.models.vision.projector import Projector
     from aggml.models.weights import ModelFile
 
     F32 = npt.NDArray[np.float32]
@@ -61,9 +66,18 @@ __all__ = [
 
 #: How each kind of file is read, by ``clip.projector_type``.
 KINDS: Final[Mapping[str, Callable[[Hyperparameters, Mapping[str, Tensor]], Projector]]] = {
+    "dots_ocr": DotsOcr.read,
     "gemma3": Gemma3Pictures.read,
+    "gemma4v": Gemma4Pictures.read,
+    "glm4v": Glm4Pictures.read,
     "idefics3": Idefics3.read,
+    "internvl": InternVL.read,
+    "kimivl": KimiVL.read,
+    "lfm2": Lfm2Pictures.read,
+    "lightonocr": Pixtral.read_lighton,
+    "paddleocr": PaddleOcr.read,
     "pixtral": Pixtral.read,
+    "qwen2vl_merger": QwenVision.read_2,
     "qwen2.5vl_merger": QwenVision.read_2_5,
     "qwen3vl_merger": QwenVision.read_3,
 }
@@ -108,9 +122,12 @@ class PictureProgram:
 
 
 def picture_program(
-    projector: Projector, weights: Mapping[str, Tensor], grid: PatchGrid
+    projector: Projector,
+    weights: Mapping[str, Tensor],
+    grid: PatchGrid,
+    bounds: Mapping[str, float] | None = None,
 ) -> PictureProgram:
-    """The graph of views of one size."""
+    """The graph of views of one size; ``bounds`` as of `TowerLayers`."""
     tower = projector.tower
     ne = 3 * tower.patch**2, grid.n
     patches = aggml.new_tensor(DType.F32, ne=ne, name="patches").set_input()
@@ -123,7 +140,7 @@ def picture_program(
         ).set_input()
         for name, shape in shapes.items()
     }
-    nodes = TowerLayers(tower, weights, grid)
+    nodes = TowerLayers(tower, weights, grid, bounds)
     embeddings = projector.build(nodes, patches, inputs).set_output()
     graph = Graph(embeddings)
     used = set(graph.leafs)  # not each kind needs the order once more
@@ -139,6 +156,7 @@ class PictureEncoder:
         projector: the kind of the file.
         weights: by their names in the file, placed for the backend.
         about: identifies the file.
+        bounds: as of `TowerLayers`.
         cache: bytes of embeddings that are kept, by content.
 
     Attributes:
@@ -153,6 +171,7 @@ class PictureEncoder:
         projector: Projector,
         weights: Mapping[str, Tensor],
         about: str,
+        bounds: Mapping[str, float],
         cache: int = CACHE,
     ) -> None:
         self.projector = projector
@@ -160,6 +179,7 @@ class PictureEncoder:
         self._site = site_of(backend)
         self._weights = weights
         self._about = about.encode()
+        self._bounds = bounds
         self._cache = cache
         self._kept: OrderedDict[bytes, EmbeddedPicture] = OrderedDict()
         self._nbytes = 0
@@ -260,7 +280,9 @@ class PictureEncoder:
 
     async def _build(self, grid: PatchGrid) -> PictureProgram:
         projector, weights = self.projector, self._weights
-        program = await anyio.to_thread.run_sync(picture_program, projector, weights, grid)
+        program = await anyio.to_thread.run_sync(
+            picture_program, projector, weights, grid, self._bounds
+        )
         await self._site.prepare(program.graph)
         free_with(program, program.graph)
         self._programs[grid] = program
@@ -313,11 +335,28 @@ async def load_pictures(
         own = given.device.backend(n_threads=getattr(given, "n_threads", None))
         try:
             weights = await load_weights(own, file, list(forms), None, lambda x: x in forms)
-            return PictureEncoder(own, projector, {x: weights[x] for x in forms}, about)
+            bounds = await _read_bounds(own, weights, forms)
+            return PictureEncoder(own, projector, {x: weights[x] for x in forms}, about, bounds)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await own.aclose()
             raise
+
+
+async def _read_bounds(
+    backend: Backend, weights: Mapping[str, Tensor], names: Iterable[str]
+) -> dict[str, float]:
+    """The numbers that bound what matrices take and give, by the names of their tensors.
+
+    Raises:
+        ModelError: one is NaN, or a lower one is above the upper one.
+    """
+    found = {x: float((await backend.get(weights[x]))[0]) for x in names if x.endswith(BOUNDS)}
+    for name, value in found.items():
+        most = found.get(f"{name.removesuffix('min')}max", math.inf)
+        if math.isnan(value) or (name.endswith("min") and not value <= most):
+            raise ModelError(f"tensor {name!r} is {value:g}, expected a bound of at most {most:g}")
+    return found
 
 
 def read_projector(

@@ -6,46 +6,48 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.models.errors import ModelError
+from aggml.models.vision.projector import Projector, Views
 from aggml.models.vision.resizing import resize_padded
-from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, tower_of
+from aggml.models.vision.tower import (
+    PatchGrid,
+    Tower,
+    merged_of,
+    tower_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml import Tensor
     from aggml.models.hyperparameters import Hyperparameters
-    from aggml.models.vision.tower import I32, U8
+    from aggml.models.vision.layers import TowerLayers
+    from aggml.models.vision.projector import I32, U8
 
 __all__ = ["Gemma3Pictures"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma3Pictures:
+class Gemma3Pictures(Projector):
     """The projector: the mean of the patches of each square, a norm, a matrix.
 
     Attributes:
         tower: the transformer.
         merged: patches of a side of a square.
-        whole: as of `Projector`.
     """
 
     tower: Tower
     merged: int
-    whole: bool = True
-    deepstack: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether positions of a picture in a prompt see each other also where they come later."""
+        return True
 
     @classmethod
     def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Gemma3Pictures:
         """As a file describes it."""
         tower = tower_of(hp, rms=False, biased=True, embeds_biased=True, norms="v.post_ln")
-        merged = hp.integer("vision.projector.scale_factor", 4, least=1, most=64)
-        if (tower.side // tower.patch) % merged:
-            raise ModelError(
-                f"clip.vision.projector.scale_factor is {merged}, which does not divide the "
-                f"{tower.side // tower.patch} patches of a side"
-            )
-        return cls(tower, merged)
+        return cls(tower, merged_of(hp, tower, default=4, least=1))
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
@@ -61,23 +63,6 @@ class Gemma3Pictures:
         side = self.tower.side
         pixels = resize_padded(rgb, side, side, "bilinear")
         return Views([pixels], ["<start_of_image>", 0, "<end_of_image>"])
-
-    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
-        """Its tokens have no places of their own."""
-        return None
-
-    def inputs(self, grid: PatchGrid) -> dict[str, I32]:
-        """Further inputs: none."""
-        return {}
-
-    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
-        """As of `Projector`."""
-        return {}
-
-    def largest(self) -> PatchGrid:
-        """All views have one size."""
-        n = self.tower.side // self.tower.patch
-        return PatchGrid(n, n)
 
     def order(self, grid: PatchGrid) -> I32 | None:
         """Row by row."""

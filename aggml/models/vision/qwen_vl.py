@@ -1,4 +1,4 @@
-"""qwen2.5vl_merger and qwen3vl_merger: one view of any size, whose tokens have rows and columns.
+"""qwen2vl_merger to qwen3vl_merger: one view of any size, whose tokens have rows and columns.
 
 Four patches of a square are one token. Qwen2.5-VL has windows in most layers; Qwen3-VL has learned
 positions, and gives the first layers of the text model something of their own (deepstack).
@@ -6,24 +6,28 @@ positions, and gives the first layers of the text model something of their own (
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from aggml import DType, ops
+from aggml import ops
 from aggml.models.errors import ModelError
-from aggml.models.vision.resizing import resize_padded
-from aggml.models.vision.sizes import fitting_size
-from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, squares, tower_of
+from aggml.models.vision.projector import Projector, Views, squares
+from aggml.models.vision.tower import (
+    PatchGrid,
+    Tower,
+    check_merged,
+    tower_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml import Tensor
     from aggml.models.hyperparameters import Hyperparameters
-    from aggml.models.vision.tower import I32, U8
+    from aggml.models.vision.layers import TowerLayers
+    from aggml.models.vision.projector import I32, U8
 
 __all__ = ["QwenVision"]
 
@@ -34,7 +38,7 @@ WINDOW: Final = 112  # pixels of a side
 
 
 @dataclass(frozen=True, slots=True)
-class QwenVision:
+class QwenVision(Projector):
     """The projector: two matrices over the patches of a square.
 
     Attributes:
@@ -43,7 +47,7 @@ class QwenVision:
         window: tokens of a side of a window.
         learned: whether there are learned positions, beside the rotary ones.
         stacked: layers whose output the text model gets, too.
-        whole: as of `Projector`.
+        merged: patches of a side of a square.
     """
 
     tower: Tower
@@ -51,7 +55,12 @@ class QwenVision:
     window: int = 0
     learned: bool = False
     stacked: tuple[int, ...] = ()
-    whole: bool = False
+    merged: int = MERGED
+
+    @property
+    def placed(self) -> bool:
+        """Its tokens have rotary positions of rows and columns in the text model."""
+        return True
 
     @property
     def deepstack(self) -> int:
@@ -59,9 +68,14 @@ class QwenVision:
         return len(self.stacked)
 
     @classmethod
+    def read_2(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> QwenVision:
+        """As a file of Qwen2-VL describes it."""
+        return cls(_tower(hp, rms=False, embeds_biased=False))
+
+    @classmethod
     def read_2_5(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> QwenVision:
         """As a file of Qwen2.5-VL describes it."""
-        tower = _tower(hp, rms=True)
+        tower = _tower(hp, rms=True, embeds_biased=False)
         window = WINDOW // tower.patch // MERGED
         if window < 1:
             raise ModelError(
@@ -73,7 +87,7 @@ class QwenVision:
     @classmethod
     def read_3(cls, hp: Hyperparameters, tensors: Mapping[str, Tensor]) -> QwenVision:
         """As a file of Qwen3-VL describes it."""
-        tower = _tower(hp, rms=False)
+        tower = _tower(hp, rms=False, embeds_biased=True)
         stacked = [
             i for i in range(tower.layers)
             if any(x.startswith(f"v.deepstack.{i}.") for x in tensors)
@@ -102,16 +116,8 @@ class QwenVision:
 
     def views(self, rgb: U8) -> Views:
         """One view."""
-        unit = self.tower.patch * MERGED
-        width, height = fitting_size(
-            rgb.shape[1], rgb.shape[0], unit=unit, least=LEAST * unit**2, most=MOST * unit**2
-        )
-        pixels = resize_padded(rgb, width, height, "bicubic")
-        return Views([pixels], ["<|vision_start|>", 0, "<|vision_end|>"])
-
-    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
-        """Tokens of a row and of a column."""
-        return grid.columns // MERGED, grid.rows // MERGED
+        least, most = self.pixels(LEAST), self.pixels(MOST)
+        return self.fitted(rgb, least, most, "<|vision_start|>", "<|vision_end|>")
 
     def _windows(self, grid: PatchGrid) -> tuple[I32, I32]:
         """The squares window by window, and the number of each one's window."""
@@ -133,10 +139,7 @@ class QwenVision:
 
     def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Rows and columns of the patches; with windows the mask, and the way back."""
-        order = self.order(grid)
-        assert order is not None
-        y, x = order // np.int32(grid.columns), order % np.int32(grid.columns)
-        found: dict[str, Any] = {"places": np.concatenate([y, x, y, x])}
+        found: dict[str, Any] = {"places": self.places(grid)}
         if self.full:
             squares_, numbers = self._windows(grid)
             each = np.repeat(numbers, MERGED**2)
@@ -146,7 +149,7 @@ class QwenVision:
         return found
 
     def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
-        """As of `Projector`."""
+        """The shapes of `inputs`; for the largest view the mask takes 512 MiB."""
         found: dict[str, tuple[int, ...]] = {"places": (4 * grid.n,)}
         if self.full:
             found |= {"mask": (grid.n, grid.n), "back": (grid.n // MERGED**2,)}
@@ -154,27 +157,15 @@ class QwenVision:
 
     def largest(self) -> PatchGrid:
         """A square of as many tokens as a picture has at most."""
-        n = math.isqrt(MOST) * MERGED
-        return PatchGrid(n, n)
+        return self.square(MOST)
 
     def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view; with deepstack the further ones behind each."""
-        tower, size = self.tower, self.tower.width * MERGED**2
-        n = at.grid.n // MERGED**2
-        # A second matrix is for the next picture of a film; a still one is taken twice.
-        second = ops.reshape_2d(
-            at.weights["v.patch_embd.weight.1"], 3 * tower.patch**2, tower.width
-        )
-        x = ops.add(at.embed(patches), ops.mul_mat(second, patches))
+        size, n = self.tower.width * MERGED**2, at.grid.n // MERGED**2
+        x = at.embed_still(patches)
         if self.learned:
-            x = ops.add(x, ops.get_rows(self._positions(at), inputs["order"]))
-        sections = [tower.head // 4] * 4
-
-        def rotate(y: Tensor) -> Tensor:
-            return ops.rope_multi(
-                y, inputs["places"], None, tower.head // 2, sections, mode="vision",
-                n_ctx_orig=32768, freq_base=10000.0,
-            )  # fmt: skip
+            places = at.resized_positions("bilinear|align_corners")
+            x = ops.add(x, ops.get_rows(places, inputs["order"]))
 
         def mask(i: int) -> Tensor | None:
             return inputs["mask"] if self.full and (i + 1) % self.full else None
@@ -187,31 +178,15 @@ class QwenVision:
                 y = at.norm(f"{name}norm", ops.reshape_2d(y, size, n))
                 more.append(at.mlp(f"{name}fc1", f"{name}fc2", y))
 
-        x = at.all(x, rotate, mask, each)
+        x = at.all(x, at.turn_by(inputs["places"]), mask, each)
         x = at.mlp("mm.0", "mm.2", ops.reshape_2d(x, size, n))
         for y in more:
             x = ops.concat(x, y, 0)
         return ops.get_rows(x, inputs["back"]) if self.full else x
 
-    def _positions(self, at: TowerLayers) -> Tensor:
-        """The learned positions of all patches, row by row; [width, n]."""
-        tower, grid = self.tower, at.grid
-        side = tower.side // tower.patch
-        table = at.weights["v.position_embd.weight"]
-        if (grid.columns, grid.rows) == (side, side):
-            return table
-        table = table if table.dtype is DType.F32 else ops.cast(table, DType.F32)
-        table = ops.cont(ops.permute(ops.reshape_3d(table, tower.width, side, side), 2, 0, 1, 3))
-        mode = "bilinear|align_corners"
-        table = ops.interpolate(table, grid.columns, grid.rows, tower.width, 1, mode)
-        return ops.cont_2d(ops.permute(table, 1, 2, 0, 3), tower.width, grid.n)
 
-
-def _tower(hp: Hyperparameters, *, rms: bool) -> Tower:
-    tower = tower_of(hp, rms=rms, biased=True, embeds_biased=not rms, norms="v.post_ln")
-    merged = hp.integer("vision.spatial_merge_size", MERGED)
-    if merged != MERGED:
-        raise ModelError(f"clip.vision.spatial_merge_size is {merged}, expected {MERGED}")
-    if tower.head % 4:
-        raise ModelError(f"a head of the tower has {tower.head} elements, expected a multiple of 4")
-    return tower
+def _tower(hp: Hyperparameters, *, rms: bool, embeds_biased: bool) -> Tower:
+    check_merged(hp, MERGED)
+    return tower_of(
+        hp, rms=rms, biased=True, embeds_biased=embeds_biased, norms="v.post_ln", turned=True
+    )

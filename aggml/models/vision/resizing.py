@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     U8 = npt.NDArray[np.uint8]
 
-__all__ = ["Filter", "resize", "resize_padded"]
+__all__ = ["Filter", "cut", "resize", "resize_padded"]
 
 Filter = Literal["bilinear", "bicubic", "lanczos"]
 
@@ -77,6 +77,15 @@ def resize_padded(rgb: U8, width: int, height: int, by: Filter) -> U8:
     x, y = (width - inner) // 2, (height - tall) // 2
     found[y : y + tall, x : x + inner] = resize(rgb, inner, tall, by)
     return found
+
+
+def cut(rgb: U8, side: int) -> list[U8]:
+    """The square pieces of a picture, row by row; its sides are multiples of ``side``."""
+    return [
+        rgb[y : y + side, x : x + side]
+        for y in range(0, rgb.shape[0], side)
+        for x in range(0, rgb.shape[1], side)
+    ]
 
 
 def _along_rows(rgb: U8, n: int, by: Filter) -> U8:

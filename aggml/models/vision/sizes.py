@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-__all__ = ["fitting_size"]
+__all__ = ["fitting_size", "longest_size"]
 
 
 def fitting_size(width: int, height: int, *, unit: int, least: int, most: int) -> tuple[int, int]:
@@ -39,4 +39,15 @@ def fitting_size(width: int, height: int, *, unit: int, least: int, most: int) -
     # A picture that is very long and thin would take more; its ratio is given up.
     while wide * tall > max(most, least) and max(wide, tall) > unit:
         wide, tall = (wide - unit, tall) if wide >= tall else (wide, tall - unit)
+    return wide, tall
+
+
+def longest_size(width: int, height: int, *, unit: int, side: int) -> tuple[int, int]:
+    """Width and height that are multiples of ``unit``, the longer one ``side``, rounded up.
+
+    The sums are those of f32, as llama.cpp has them.
+    """
+    one = np.float32
+    scale = min(one(side) / one(width), one(side) / one(height))
+    wide, tall = (max(math.ceil(one(x) * scale / one(unit)), 1) * unit for x in (width, height))
     return wide, tall

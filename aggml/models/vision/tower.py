@@ -1,23 +1,22 @@
-"""The transformer over the patches of a picture, and the projector's interface.
+"""Tower: the transformer over the patches of a picture, as a mmproj file describes it.
 
-Here: hyperparameters of a mmproj file, layers that its kinds share. Not here: what each kind does
-with a picture before, and with the output behind (its own file in this room).
+Here: its hyperparameters, and those of projectors that several kinds share; the extents of its
+tensors. Not here: its nodes (layers.py), the kinds of files (projector.py and a file for each).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from aggml import DType, ops
+from aggml import ops
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -26,22 +25,22 @@ if TYPE_CHECKING:
 
     U8 = npt.NDArray[np.uint8]
     F32 = npt.NDArray[np.float32]
-    I32 = npt.NDArray[np.int32]
 
 __all__ = [
-    "PatchGrid",
-    "Projector",
-    "Tower",
-    "TowerLayers",
-    "Views",
-    "squares",
-    "tower_of",
-    "tower_problems",
-]
+    "ACTIVATIONS", "BOUNDS", "HEAD_NORMS", "MOST_PATCHES", "MOST_TOKENS", "PatchGrid", "Tower",
+    "check_merged", "is_of_pictures", "merged_of", "pixels_of", "square_of_positions", "tower_of",
+]  # fmt: skip
 
 MOST_PATCHES: Final = 1 << 16  # of one view
 MOST_TOKENS: Final = 1 << 16  # of one picture
+MOST_PIXELS: Final = 1 << 26  # of one view
 
+HEAD_NORMS: Final = ("attn_q_norm", "attn_k_norm")  # of each head of queries and keys
+#: What layers of some kinds have: these norms, factors of what attention and the net give, norms
+#: behind both, a factor of the whole layer.
+FURTHER: Final = (*HEAD_NORMS, "ls1", "ls2", "attn_post_norm", "ffn_post_norm", "out_scale")
+#: Ends of the names of numbers that bound what a matrix takes and gives.
+BOUNDS: Final = (".input_min", ".input_max", ".output_min", ".output_max")
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "gelu": ops.gelu, "silu": ops.silu, "gelu_quick": ops.gelu_quick,
 }  # fmt: skip
@@ -65,7 +64,12 @@ class Tower:
         rms: whether norms are RMS norms; else they subtract the mean, too, and have a bias.
         biased: whether all matrices of the layers have a bias.
         embeds_biased: whether the matrix of patches has one.
-        norms: the norm that stands before or behind all layers, "v.pre_ln" or "v.post_ln".
+        norms: the norm that stands before or behind all layers, "v.pre_ln" or "v.post_ln"; "": a
+            file may have neither.
+        scale: of the products of queries and keys; None: 1 / sqrt(head).
+        value_norm: whether each head of values is normalised, without weights.
+        further: tensors that each layer has beside the usual ones: see `FURTHER`.
+        optional: those of them that some files have.
     """
 
     width: int
@@ -83,6 +87,10 @@ class Tower:
     biased: bool
     embeds_biased: bool
     norms: str
+    scale: float | None = None
+    value_norm: bool = False
+    further: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     @property
     def head(self) -> int:
@@ -121,6 +129,7 @@ class Tower:
             if _has(tensors, f"{at}ffn_gate"):
                 matrices[f"{at}ffn_gate"] = (w, self.inner)
             norms += [f"{at}ln1", f"{at}ln2"]
+            found |= self._further(tensors, at)
         found |= {f"{name}.weight": ne for name, ne in matrices.items()}
         found |= {f"{name}.weight": (w,) for name in norms}
         if self.biased or any(f"{name}.bias" in tensors for name in matrices):
@@ -129,6 +138,16 @@ class Tower:
             found |= {f"{name}.bias": (w,) for name in norms}
         if self.embeds_biased or "v.patch_embd.bias" in tensors:
             found["v.patch_embd.bias"] = (w,)
+        return found
+
+    def _further(self, tensors: Mapping[str, Tensor], at: str) -> dict[str, tuple[int, ...]]:
+        """Extents of the further tensors of a layer."""
+        found: dict[str, tuple[int, ...]] = {}
+        for part in (*self.further, *self.optional):
+            name = f"{at}{part}.weight"
+            if part in self.further or name in tensors:
+                n = {"out_scale": 1, **dict.fromkeys(HEAD_NORMS, self.head)}.get(part, self.width)
+                found[name] = (n,)
         return found
 
 
@@ -150,183 +169,63 @@ class PatchGrid:
         return self.columns * self.rows
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
-    """A picture as the model sees it.
+def square_of_positions(tensors: Mapping[str, Tensor]) -> int:
+    """How many learned embeddings of places a file has, which are those of a square.
 
-    Attributes:
-        pixels: of each view, (height, width, 3).
-        written: what stands in the prompt: texts, and numbers of views for their embeddings.
+    Raises:
+        ModelError: they are not.
     """
-
-    pixels: Sequence[U8]
-    written: Sequence[str | int]
-
-
-class Projector(Protocol):
-    """One kind of mmproj file (``clip.projector_type``)."""
-
-    @property
-    def tower(self) -> Tower:
-        """The transformer."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """Whether positions of a picture in a prompt see each other also where they come later."""
-        ...
-
-    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Extents of the tensors that it needs beside those of the tower's layers."""
-        ...
-
-    @property
-    def deepstack(self) -> int:
-        """How many layers of the text model get something of their own behind each embedding."""
-        ...
-
-    def views(self, rgb: U8) -> Views:
-        """What the tower sees of a picture."""
-        ...
-
-    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
-        """Tokens of a row and of a column, where these have rotary positions; None: they do not."""
-        ...
-
-    def inputs(self, grid: PatchGrid) -> dict[str, Any]:
-        """Further inputs, i32 or f16, of the graph of a view, by name."""
-        ...
-
-    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
-        """The shapes of `inputs`; "mask" is f16, the others are i32."""
-        ...
-
-    def largest(self) -> PatchGrid:
-        """The largest view."""
-        ...
-
-    def order(self, grid: PatchGrid) -> I32 | None:
-        """The order of patches in the graph; None: row by row."""
-        ...
-
-    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The embeddings of a view, [width of the text model, any], of its patches."""
-        ...
+    table = tensors.get("v.position_embd.weight")
+    n = 1 if table is None else table.ne[1]
+    if math.isqrt(n) ** 2 != n:
+        raise ModelError(
+            f"tensor 'v.position_embd.weight' has {n} rows, expected as many as a square has places"
+        )
+    return n
 
 
-def squares(grid: PatchGrid, side: int) -> I32:
-    """The numbers of patches, square by square; both squares and their patches row by row."""
-    numbers = np.arange(grid.n, dtype=np.int32).reshape(grid.rows, grid.columns)
-    blocks = numbers.reshape(grid.rows // side, side, grid.columns // side, side)
-    found: I32 = np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
-    return found
+def merged_of(hp: Hyperparameters, tower: Tower, default: int, least: int) -> int:
+    """``projector.scale_factor``: patches of a side of the square that becomes one token.
 
-
-class TowerLayers:
-    """The nodes of a tower, for one grid.
-
-    Args:
-        tower: the transformer.
-        weights: by their names in the file.
-        grid: of the view.
+    Raises:
+        ModelError: it does not divide the patches of a side of the tower's size.
     """
+    merged = hp.integer("vision.projector.scale_factor", default, least=least, most=64)
+    if (tower.side // tower.patch) % merged:
+        raise ModelError(
+            f"clip.vision.projector.scale_factor is {merged}, which does not divide the "
+            f"{tower.side // tower.patch} patches of a side"
+        )
+    return merged
 
-    def __init__(self, tower: Tower, weights: Mapping[str, Tensor], grid: PatchGrid) -> None:
-        self.tower = tower
-        self.weights = weights
-        self.grid = grid
 
-    def linear(self, name: str, x: Tensor) -> Tensor:
-        """``NAME.weight`` times ``x``, plus ``NAME.bias`` where the file has one."""
-        y = ops.mul_mat(self.weights[f"{name}.weight"], x)
-        bias = self.weights.get(f"{name}.bias")
-        return y if bias is None else ops.add(y, bias)
+def check_merged(hp: Hyperparameters, merged: int) -> None:
+    """Refuse a file of a kind whose tokens always stand for a square of ``merged`` patches a side.
 
-    def norm(self, name: str, x: Tensor, *, rms: bool | None = None) -> Tensor:
-        """The rows of ``x`` normalised, times ``NAME.weight``, plus ``NAME.bias``."""
-        tower = self.tower
-        rms = tower.rms if rms is None else rms
-        y = ops.rms_norm(x, tower.eps) if rms else ops.norm(x, tower.eps)
-        y = ops.mul(y, self.weights[f"{name}.weight"])
-        bias = self.weights.get(f"{name}.bias")
-        return y if bias is None else ops.add(y, bias)
+    Raises:
+        ModelError: the file tells another number.
+    """
+    told = hp.integer("vision.spatial_merge_size", merged)
+    if told != merged:
+        raise ModelError(f"clip.vision.spatial_merge_size is {told}, expected {merged}")
 
-    def embed(self, patches: Tensor, name: str = "v.patch_embd.weight") -> Tensor:
-        """[3 * patch * patch, n] -> [width, n]."""
-        weight = self.weights[name]
-        size = 3 * self.tower.patch**2
-        x = ops.mul_mat(ops.reshape_2d(weight, size, self.tower.width), patches)
-        bias = self.weights.get("v.patch_embd.bias")
-        return x if bias is None else ops.add(x, bias)
 
-    def positions(self, x: Tensor) -> Tensor:
-        """``x`` with the learned embeddings of the places of patches."""
-        table = self.weights["v.position_embd.weight"]
-        return ops.add(x, table if table.dtype is DType.F32 else ops.cast(table, DType.F32))
-
-    def all(
-        self,
-        x: Tensor,
-        turned: Callable[[Tensor], Tensor] | None = None,
-        mask: Callable[[int], Tensor | None] = lambda _: None,
-        each: Callable[[int, Tensor], None] = lambda _i, _x: None,
-    ) -> Tensor:
-        """All layers, with the norms before and behind them if the file has these.
-
-        Args:
-            x: [width, n].
-            turned: gives queries and keys, [head, heads, n], rotary positions.
-            mask: of attention, for the number of a layer; None: all patches see each other.
-            each: is told the output of each layer.
-        """
-        if "v.pre_ln.weight" in self.weights:
-            x = self.norm("v.pre_ln", x)
-        for i in range(self.tower.layers):
-            at = f"v.blk.{i}."
-            y = self._attention(at, self.norm(f"{at}ln1", x), turned, mask(i))
-            x = ops.add(y, x)
-            x = ops.add(x, self._net(at, self.norm(f"{at}ln2", x)))
-            each(i, x)
-        return self.norm("v.post_ln", x) if "v.post_ln.weight" in self.weights else x
-
-    def _attention(
-        self, at: str, x: Tensor, turned: Callable[[Tensor], Tensor] | None, mask: Tensor | None
-    ) -> Tensor:
-        tower, n = self.tower, x.ne[1]
-        head, heads = tower.head, tower.heads
-        if f"{at}attn_qkv.weight" in self.weights:
-            whole = self.linear(f"{at}attn_qkv", x)
-            size, row = head * whole.nb[0], whole.nb[1]
-            q, k, v = (
-                ops.cont(ops.view_3d(whole, head, heads, n, size, row, i * heads * size))
-                for i in range(3)
-            )
-        else:
-            q, k, v = (
-                ops.reshape_3d(self.linear(f"{at}attn_{part}", x), head, heads, n) for part in "qkv"
-            )
-        if turned is not None:
-            q, k = turned(q), turned(k)
-        q, k, v = (ops.permute(y, 0, 2, 1, 3) for y in (q, k, v))
-        y = ops.flash_attn_ext(q, k, v, mask, 1 / math.sqrt(head), 0.0, 0.0)
-        return self.linear(f"{at}attn_out", ops.reshape_2d(y, tower.width, n))
-
-    def _net(self, at: str, x: Tensor) -> Tensor:
-        act = ACTIVATIONS[self.tower.activation]
-        up = self.linear(f"{at}ffn_up", x)
-        if f"{at}ffn_gate.weight" in self.weights:
-            up = ops.mul(act(self.linear(f"{at}ffn_gate", x)), up)
-        else:
-            up = act(up)
-        return self.linear(f"{at}ffn_down", up)
-
-    def mlp(self, first: str, second: str, x: Tensor) -> Tensor:
-        """Two matrices with GELU between them."""
-        return self.linear(second, ops.gelu(self.linear(first, x)))
+def pixels_of(hp: Hyperparameters, square: int) -> tuple[int, int]:
+    """The least and the most pixels of a view, which is not smaller than a square of patches."""
+    least = hp.integer("vision.image_min_pixels", least=1, most=MOST_PIXELS)
+    most = hp.integer("vision.image_max_pixels", least=max(least, square), most=MOST_PIXELS)
+    return least, most
 
 
 def tower_of(
-    hp: Hyperparameters, *, rms: bool, biased: bool, embeds_biased: bool, norms: str
+    hp: Hyperparameters,
+    *,
+    rms: bool,
+    biased: bool,
+    embeds_biased: bool,
+    norms: str,
+    sized: bool = True,
+    turned: bool = False,
 ) -> Tower:
     """The transformer that a mmproj file describes.
 
@@ -336,6 +235,8 @@ def tower_of(
         biased: as of `Tower`.
         embeds_biased: as of `Tower`.
         norms: as of `Tower`.
+        sized: whether all views have one size, which the file has to tell.
+        turned: whether patches have rotary positions of rows and columns.
 
     Raises:
         ModelError: something is missing or wrong.
@@ -346,10 +247,16 @@ def tower_of(
         raise ModelError(
             f"clip.vision.embedding_length is {width}, which {heads} heads do not divide"
         )
+    if turned and width // heads % 4:
+        raise ModelError(
+            f"clip.vision.attention.head_count is {heads}, so a head has {width // heads} "
+            "elements, expected a multiple of 4"
+        )
     gelu, silu = hp.flag("use_gelu", False), hp.flag("use_silu", False)
     if gelu and silu:
         raise ModelError("clip.use_gelu and clip.use_silu are both true")
-    side, patch = hp.integer("vision.image_size", least=1), hp.integer("vision.patch_size", least=1)
+    side = hp.integer("vision.image_size", None if sized else 0, least=int(sized))
+    patch = hp.integer("vision.patch_size", least=1)
     if side % patch or (side // patch) ** 2 > MOST_PATCHES:
         raise ModelError(
             f"clip.vision.image_size is {side}, expected a multiple of the patch_size, {patch}, "
@@ -388,33 +295,6 @@ def _colours(hp: Hyperparameters, name: str, above: float = -math.inf) -> tuple[
     return tuple(values[:3])
 
 
-def tower_problems(projector: Projector, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Tensors that are missing, have other extents or another type, or that no graph reads.
-
-    A tensor that the graph of a view takes only if the file has it, such as a bias, would otherwise
-    be left out without a word.
-    """
-    tower = projector.tower
-    parts = {x.split(".", 3)[3] for x in tensors if re.fullmatch(r"v\.blk\.\d+\..+", x)}
-    lacking: set[str] = set()
-    for part in sorted(parts):
-        names = [f"v.blk.{i}.{part}" for i in range(tower.layers)]
-        missing = [x for x in names if x not in tensors]
-        if missing and len(missing) < tower.layers:
-            lacking |= {*missing}
-            yield f"the mmproj file has no tensor {missing[0]!r}, which other layers have"
-    forms = tower.forms(tensors) | projector.forms(tensors)
-    for name, ne in forms.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            if name not in lacking:
-                yield f"the mmproj file has no tensor {name!r}"
-            continue
-        known = tuple(tensor.ne)
-        if known != (*ne, 1, 1, 1, 1)[: len(known)]:
-            yield f"tensor {name!r} has the extents {list(known)}, expected {list(ne)}"
-        elif len(ne) == 1 and tensor.dtype is not DType.F32:
-            yield f"tensor {name!r} is {tensor.dtype.name.lower()}, expected f32"
-    for name in tensors:
-        if name not in forms and name.startswith(("v.", "mm.")):
-            yield f"the mmproj file has a tensor {name!r}, which nothing here reads"
+def is_of_pictures(name: str) -> bool:
+    """Whether a tensor of a mmproj file is for pictures; some files have others, for sound."""
+    return name.startswith(("v.", "mm.")) and not name.startswith("mm.a.")
