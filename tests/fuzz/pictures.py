@@ -66,7 +66,6 @@ async def _program(source: random.Random) -> Counter[str]:
     kind = source.choice(list(files.KINDS))
     metadata, tensors = files.metadata_of(kind), dict[str, Any](files.weights(kind))
     counts = Counter(_change(source, metadata, tensors) for _ in range(source.randint(1, 2)))
-    height, width = source.choice(SIZES)
     with tempfile.TemporaryDirectory() as folder:
         eyes = Path(folder, "eyes.gguf")
         with aggml.GGUFWriter(eyes) as writer:
@@ -75,19 +74,22 @@ async def _program(source: random.Random) -> Counter[str]:
             for name, values in tensors.items():
                 writer.add_tensor(name, values)
         text = files.write_text(Path(folder, "text.gguf"), kind)
-        try:
-            async with await aggml.models.load(text, ctx=512, mmproj=eyes) as model:
-                rows = await model.embed_image(np.zeros((height, width, 3), np.uint8))
-        except ModelError as error:
-            refusal = str(error)
-        else:
-            refusal = ""
-    if refusal:
-        assert NAMES_IT.search(refusal), f"{kind}: {refusal}"
+        found = await _rows(text, eyes, source.choice(SIZES))
+    if isinstance(found, str):
+        assert NAMES_IT.search(found), f"{kind}: {found}"
         return counts + Counter(refused=1)
-    assert rows.ndim == 2
-    assert rows.shape[1] == WIDTH
+    assert found.ndim == 2
+    assert found.shape[1] == WIDTH
     return counts + Counter(seen=1)
+
+
+async def _rows(text: Path, eyes: Path, size: tuple[int, int]) -> Any:
+    """The embeddings of a picture, or the text of the refusal."""
+    try:
+        async with await aggml.models.load(text, ctx=512, mmproj=eyes) as model:
+            return await model.embed_image(np.zeros((*size, 3), np.uint8))
+    except ModelError as error:
+        return str(error)
 
 
 def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
