@@ -122,13 +122,14 @@ def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any
     if hp.architecture in PLACED:
         told = hp.get("rope.dimension_sections")
         if isinstance(told, (list, np.ndarray)):
-            sections = tuple(int(x) for x in told)
-            if len(sections) != 4 or min(sections) < 0 or not 0 < sum(sections) <= dims // 2:
+            each = np.asarray(told).tolist()
+            whole = all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in each)
+            if len(each) != 4 or not whole or not 0 < sum(each) <= dims // 2:
                 raise ModelError(
-                    f"{hp.architecture}.rope.dimension_sections is {list(sections)}, expected four "
+                    f"{hp.architecture}.rope.dimension_sections is {each!r:.64}, expected four "
                     f"numbers with a sum of at most {dims // 2}"
                 )
-            read |= {"sections": sections, "interleaved": PLACED[hp.architecture]}
+            read |= {"sections": tuple(each), "interleaved": PLACED[hp.architecture]}
     return Rope(**read | changes)
 
 
@@ -187,7 +188,8 @@ def routed_experts_of(
         changes: to what was read.
 
     Raises:
-        ModelError: an unknown way of weighing experts; groups that do not divide the experts.
+        ModelError: an unknown way of weighing experts; groups that do not divide the experts, or
+            are too small.
     """
     kind = hp.integer("expert_gating_func", 0)
     if kind and kind not in GATINGS:
@@ -203,7 +205,14 @@ def routed_experts_of(
         "groups": groups,
         "groups_used": hp.integer("expert_group_used_count", 1, most=groups) or 1,
     }
-    return experts_of(hp, **read | changes)
+    found = experts_of(hp, **read | changes)
+    size = found.count // found.groups
+    if found.groups > 1 and size < found.group_best:
+        raise ModelError(
+            f"{hp.architecture}.expert_group_count is {found.groups}, so a group has {size} of "
+            f"{found.count} experts, expected at least {found.group_best}"
+        )
+    return found
 
 
 def nets_of(hp: Hyperparameters, experts: Experts, step: int = 1) -> list[Block]:

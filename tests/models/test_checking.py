@@ -7,6 +7,7 @@ here: damaged bytes (tests/gguf/test_damaged.py), thousands of changes (tests/fu
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -340,6 +341,28 @@ async def test_a_tensor_that_the_model_does_not_use_is_refused(folder: Path) -> 
             other = aggml.new_tensor("f32", ne=(16,), name=name)
             with pytest.raises(ModelError, match=r"does not use|has tensors of 10 layers"):
                 describe_checked(file.metadata, dict(file.tensors) | {name: other})
+
+
+#: Weights that some files of an architecture have in all layers and others in none.
+SOME_FILES: Final = {
+    "glm4moe": r"attn_[qk]_norm|nextn\..*", "step35": "attn_[qk]_norm", "falcon": "attn_norm_2",
+    "mimo2": r"attn_sinks|nextn\..*", "gemma3n": "attn_v", "gemma4": "attn_v|layer_output_scale",
+    "falcon-h1": "ssm_norm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x != "exaone4-32b"])
+def test_a_weight_that_all_layers_lack_is_refused(folder: Path, layout: str) -> None:
+    """A norm that is left out would change all results, and nobody would see why."""
+    path = random_models.write(folder / f"{layout}-lacking.gguf", layout)
+    with aggml.GGUFFile.open(path) as file:
+        layers = [x.split(".", 2) for x in file.tensors if re.match(r"blk\.\d+\..*weight$", x)]
+        usual = SOME_FILES.get(file.metadata["general.architecture"], r"nextn\..*")
+        for part in sorted({x[2] for x in layers}):
+            if re.fullmatch(rf"({usual})\.weight", part):
+                continue
+            left = {x: y for x, y in file.tensors.items() if x.split(".", 2)[2:] != [part]}
+            assert any(problems_of(file.metadata, left)), part
 
 
 async def test_a_bias_that_one_layer_lacks_is_refused(folder: Path) -> None:

@@ -23,6 +23,7 @@ from aggml.models.checkpoints.config import Config
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, open_vocabulary
 from aggml.models.tokenizers.json_vocabulary import JSON_KEY
+from aggml.models.tokenizers.vocabulary import letters
 
 CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LLAMA3: Final = (
@@ -210,6 +211,35 @@ def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
         (tmp_path / "tokenizer.model").write_bytes(wrong)
         with pytest.raises(ModelError):
             vocabulary_keys(tmp_path, Config({}), 0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert", "t5", "rwkv"])
+def test_tokens_that_are_no_utf8_are_read_and_have_their_bytes(kind: str) -> None:
+    """GGUF does not say that texts of tokens are UTF-8. Such a token stands in no text."""
+    odd = [x.decode("utf-8", "surrogateescape") for x in (b"\xff", b"\xfe", b"\xff\xfe")]
+    tokens = ["<unk>", "<s>", "</s>", *letters(), "ab", "abc", *odd]
+    if kind == "rwkv":
+        tokens = [x.replace("\\", "\\\\") for x in tokens]  # which begins an escape sequence
+    metadata: dict[str, Any] = {
+        "tokenizer.ggml.model": kind,
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * (len(tokens) - 3),
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.cls_token_id": 1,
+        "tokenizer.ggml.seperator_token_id": 2,
+    }
+    if kind == "gpt2":
+        metadata["tokenizer.ggml.merges"] = ["a b", "ab c", f"{odd[0]} {odd[1]}"]
+    words = open_vocabulary(metadata)
+    assert words is not None
+    n = len(tokens)
+    assert [words.bytes_of(n - 3 + i) for i in range(3)] == [b"\xff", b"\xfe", b"\xff\xfe"]
+    assert words.decode([n - 1]).strip() == "\ufffd\ufffd"
+    assert not {*words.encode("abc \udcff\udcfe a")} & {n - 3, n - 2, n - 1}
 
 
 def test_unigram(tmp_path: Path) -> None:

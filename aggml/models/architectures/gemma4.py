@@ -82,10 +82,15 @@ def _mixers(hp: Hyperparameters) -> list[Attention]:
     window = hp.integer("attention.sliding_window", least=1)
     near = hp.integer("attention.key_length_swa", head, least=1)
     rope = rope_of(hp, "neox")
+    turned = hp.integer("rope.dimension_count_swa", rope.dims, least=2, most=near)
+    if turned % 2:
+        raise ModelError(
+            f"{hp.architecture}.rope.dimension_count_swa is {turned}, expected was an even number"
+        )
     everywhere = replace(rope, stretched=True)
     nearby = replace(
         rope,
-        dims=hp.integer("rope.dimension_count_swa", rope.dims, least=2, most=near),
+        dims=turned,
         base=hp.number("rope.freq_base_swa", 10000.0, above=0.0),
         scale=1.0,
         factors=None,

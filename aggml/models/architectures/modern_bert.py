@@ -42,7 +42,11 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
         whole = not near[i] or not window
         layers.append(
             EncoderLayer(
-                everywhere if whole else nearby, None if whole else window, net, norms_first=True
+                everywhere if whole else nearby,
+                None if whole else window,
+                net,
+                norms_first=True,
+                bare=i == 0,
             )
         )
     return encoder_of(hp, layers)

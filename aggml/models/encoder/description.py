@@ -35,6 +35,8 @@ class EncoderLayer:
             "joined" with gate and values as the halves of ``ffn_up``. "tanh" is gelu by tanh.
         norms_first: whether norms come before the blocks (modernbert), not after the residual sums
             (BERT).
+        bare: whether the file may lack the norm before attention, as ModernBERT has it in its first
+            layer.
         norms_after: whether there are norms after the blocks, too, before the residual sums.
         head_norms: whether each head of queries and keys is normalised.
         experts: instead of the net; None: there are none.
@@ -44,6 +46,7 @@ class EncoderLayer:
     window: int | None
     net: Net
     norms_first: bool = False
+    bare: bool = False
     norms_after: bool = False
     head_norms: bool = False
     experts: Experts | None = None
@@ -55,6 +58,7 @@ class EncoderLayer:
             parts += ["ffn_up", "ffn_down"]
             parts += ["ffn_gate"] if self.net.startswith("gated") else []
         parts += ["ffn_norm"] if self.norms_first else ["attn_output_norm", "layer_output_norm"]
+        parts += ["attn_norm"] if self.norms_first and not self.bare else []
         parts += ["post_attention_norm", "post_ffw_norm"] if self.norms_after else []
         parts += ["attn_q_norm", "attn_k_norm"] if self.head_norms else []
         names = [f"{part}.weight" for part in parts]
@@ -84,7 +88,7 @@ class EncoderLayer:
             for name in ("post_attention_norm", "post_ffw_norm"):
                 found |= norm(name, n, centred=of.centred)
         if self.norms_first:
-            found |= norm("attn_norm", n, centred=of.centred, optional=True)
+            found |= norm("attn_norm", n, centred=of.centred, optional=self.bare)
             return found | norm("ffn_norm", n, centred=of.centred)
         for name in ("attn_output_norm", "layer_output_norm"):
             found |= norm(name, n, centred=of.centred)

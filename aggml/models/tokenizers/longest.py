@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.tokenizers.vocabulary import SILENT, GGUFVocabulary, VocabularyError
+from aggml.models.tokenizers.vocabulary import SILENT, GGUFVocabulary, VocabularyError, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def unescape_token(piece: str) -> bytes:
         told = found[1]
         return bytes([int(told[1:], 16)]) if len(told) == 3 else _NAMED.get(told, told)
 
-    whole = piece.encode()
+    whole = utf8(piece)
     if (len(whole) - len(whole.rstrip(b"\\"))) % 2:
         raise VocabularyError(f"token {piece!r} ends within an escape sequence")
     return _ESCAPE.sub(one, whole)

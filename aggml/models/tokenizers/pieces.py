@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from aggml.models.tokenizers.roles import BYTE, NORMAL, UNUSED, USER_DEFINED, special_id
-from aggml.models.tokenizers.vocabulary import SILENT, SPACE, GGUFVocabulary, library
+from aggml.models.tokenizers.vocabulary import SILENT, SPACE, GGUFVocabulary, is_utf8, library, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class LibraryPieces(GGUFVocabulary):
         if kind == BYTE:
             return bytes([int(self.pieces[token][3:5], 16)])
         piece = self.pieces[token]
-        return (piece if kind == USER_DEFINED else piece.replace(SPACE, " ")).encode()
+        return utf8(piece if kind == USER_DEFINED else piece.replace(SPACE, " "))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without the space before the first word."""
@@ -73,10 +73,11 @@ class WordPiece(LibraryPieces):
         # A file marks the pieces that begin a word; the library marks the others. A piece with the
         # mark alone begins words, too.
         marked: dict[str, int] = {}
+        plain = is_utf8(self.pieces)  # a token that is no UTF-8 stands in no text
         for i, piece in enumerate(self.pieces):
             begins = len(piece) > 1 and piece.startswith(SPACE)
             inner = piece[1:] if begins else piece if self.kinds[i] != NORMAL else f"##{piece}"
-            marked[inner] = i
+            marked[inner if plain or is_utf8(inner) else f"\0{i}\0"] = i
         unknown = self.unknown
         name = next((piece for piece, i in marked.items() if i == unknown), "[UNK]")
         built = tokenizers.Tokenizer(
@@ -122,8 +123,10 @@ class Unigram(LibraryPieces):
         # Tokens that no text may give have texts that do not occur in one, and the worst score:
         # that of unknown text is reckoned from it.
         rows: list[tuple[str, float]] = []
+        plain = is_utf8(self.pieces)
         for i, (piece, score, kind) in enumerate(zip(self.pieces, scores, kinds, strict=True)):
-            if i in self._roles.hidden or kind not in (NORMAL, UNUSED, USER_DEFINED):
+            possible = kind in (NORMAL, UNUSED, USER_DEFINED) and (plain or is_utf8(piece))
+            if i in self._roles.hidden or not possible:
                 rows.append((f"\0{i}\0", worst))
             else:
                 rows.append((piece, 0.0 if kind == USER_DEFINED else score))

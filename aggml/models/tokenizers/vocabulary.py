@@ -44,9 +44,11 @@ __all__ = [
     "VocabularyError",
     "bytes_of_letters",
     "is_byte",
+    "is_utf8",
     "letters",
     "library",
     "pre_tokenizer_of",
+    "utf8",
 ]
 
 SPACE: Final = "\u2581"
@@ -523,7 +525,7 @@ class SentencePiece(GGUFVocabulary):
             return b""
         if kind == BYTE:
             return bytes([int(piece[3:5], 16)])
-        return (piece if kind == USER_DEFINED else piece.replace(SPACE, " ")).encode()
+        return utf8(piece if kind == USER_DEFINED else piece.replace(SPACE, " "))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without the space that `encode` put at its beginning."""
@@ -579,15 +581,15 @@ class ByteLevel(GGUFVocabulary):
         if kind in SILENT or token in self._roles.hidden:
             return b""
         if kind == USER_DEFINED:
-            return piece.encode()
+            return utf8(piece)
         if kind == BYTE:
             return bytes([int(piece[3:5], 16)])
         if not self._cut.bytes:
-            return piece.replace(SPACE, " ").encode()
+            return utf8(piece.replace(SPACE, " "))
         try:
             return bytes(map(self._bytes.__getitem__, piece))
         except KeyError:  # a letter that stands for no byte: the token's text is meant as it is
-            return piece.encode()
+            return utf8(piece)
 
 
 _LINES: Final = re.compile("(\n+)")
@@ -658,8 +660,12 @@ class BytePairEncoder:
         every = itertools.chain(letters() if cut.bytes else (), parts)
         self._without_token = [x for x in dict.fromkeys(every) if x not in ids]
         known = {**ids, **{part: base + i for i, part in enumerate(self._without_token)}}
+        joined = list(merges)
+        if not is_utf8(known):  # such tokens stand in no text, and the library refuses them
+            known = {x: i for x, i in known.items() if is_utf8(x)}
+            joined = [(a, b) for a, b in merges if a in known and b in known and a + b in known]
         model = module.models.BPE(
-            vocab=known, merges=list(merges), ignore_merges=cut.whole, byte_fallback=not cut.bytes
+            vocab=known, merges=joined, ignore_merges=cut.whole, byte_fallback=not cut.bytes
         )
         self._tokenizer: Tokenizer = module.Tokenizer(model)
         self._tokenizer.pre_tokenizer = pre_tokenizer_of(module, cut)
@@ -676,6 +682,20 @@ class BytePairEncoder:
         part = self._without_token[token - self._base]
         names = (chr(x) if self._cut.bytes else f"<0x{x:02X}>" for x in part.encode())
         return [self._ids[name] for name in names if name in self._ids and ord(name[0]) < 128]
+
+
+def utf8(piece: str) -> bytes:
+    """The bytes of a token's text; those that are no UTF-8 came as lone surrogates (PEP 383)."""
+    return piece.encode("utf-8", "surrogateescape")
+
+
+def is_utf8(texts: Iterable[str]) -> bool:
+    """Whether texts can be encoded; bytes of a file that are no UTF-8 became lone surrogates."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def pre_tokenizer_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers
