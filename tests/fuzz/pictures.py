@@ -58,7 +58,8 @@ def _change(
     elif how == 2:
         tensors[name] = np.concatenate([values, values])
     else:
-        tensors[name] = values * np.float32(source.choice([0.0, 1e30, math.nan, math.inf]))
+        with np.errstate(invalid="ignore", over="ignore"):
+            tensors[name] = values * np.float32(source.choice([0.0, 1e30, math.nan, math.inf]))
     return "tensors"
 
 
