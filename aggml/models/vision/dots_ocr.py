@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import ops
-from aggml.models.vision.projector import Projector, Views
+from aggml.models.vision.projector import Projector, Views, mlp_forms
 from aggml.models.vision.tower import (
     PatchGrid,
     Tower,
@@ -52,7 +52,7 @@ class DotsOcr(Projector):
             embeds_biased=True,
             norms="v.pre_ln",
             sized=False,
-            turned=True,
+            rotary=True,
         )
         merged = hp.integer("vision.projector.scale_factor", least=2, most=64)
         return cls(tower, merged, *pixels_of(hp, (tower.patch * merged) ** 2))
@@ -60,17 +60,15 @@ class DotsOcr(Projector):
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
         tower, size = self.tower, self.tower.width * self.merged**2
-        inner = tensors["mm.0.weight"].ne[1] if "mm.0.weight" in tensors else tower.out
         return {
             "mm.post_norm.weight": (tower.width,),
             "mm.input_norm.weight": (tower.width,), "mm.input_norm.bias": (tower.width,),
-            "mm.0.weight": (size, inner), "mm.0.bias": (inner,),
-            "mm.2.weight": (inner, tower.out), "mm.2.bias": (tower.out,),
+            **mlp_forms(tensors, "mm.0", "mm.2", size, tower.out),
         }  # fmt: skip
 
     def views(self, rgb: U8) -> Views:
         """One view."""
-        return self.fitted(rgb, self.least, self.most, "<|img|>", "<|endofimg|>")
+        return self.fit_view(rgb, self.least, self.most, "<|img|>", "<|endofimg|>")
 
     def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Rows and columns of the patches."""
@@ -84,7 +82,7 @@ class DotsOcr(Projector):
         """The embeddings of a view."""
         tower, n = self.tower, self.merged**2
         # Patches come square by square, so that each square is one row behind the layers.
-        x = at.all(at.embed(patches), at.turn_by(inputs["places"]))
+        x = at.all(at.embed(patches), at.rotate_by(inputs["places"]))
         x = at.layer_norm("mm.input_norm", at.norm("mm.post_norm", x), EPS)
         x = at.linear("mm.0", ops.reshape_2d(x, tower.width * n, at.grid.n // n))
         return at.linear("mm.2", ops.gelu_erf(x))

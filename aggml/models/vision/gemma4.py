@@ -59,7 +59,7 @@ class Gemma4Pictures(Projector):
     def read(cls, hp: Hyperparameters, tensors: Mapping[str, Tensor]) -> Gemma4Pictures:
         """As a file describes it."""
         tower = tower_of(
-            hp, rms=True, biased=False, embeds_biased=False, norms="", sized=False, turned=True
+            hp, rms=True, biased=False, embeds_biased=False, norms="", sized=False, rotary=True
         )
         merged = hp.integer("vision.projector.scale_factor", 3, least=1, most=64)
         tower = replace(tower, scale=1.0, value_norm=True, further=NORMS, optional=("out_scale",))
@@ -90,7 +90,7 @@ class Gemma4Pictures(Projector):
         """One view."""
         least, most = self.pixels(LEAST), self.pixels(MOST)
         longest = self.rows // self.merged
-        return self.fitted(rgb, least, most, "<|image>", "<image|>", longest)
+        return self.fit_view(rgb, least, most, "<|image>", "<image|>", longest)
 
     def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """The row and the column of each patch."""

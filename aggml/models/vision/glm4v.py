@@ -62,7 +62,7 @@ class Glm4Pictures(Projector):
             embeds_biased=True,
             norms="v.post_ln",
             sized=False,
-            turned=True,
+            rotary=True,
         )
         check_merged(hp, MERGED)
         square_of_positions(tensors)
@@ -89,7 +89,7 @@ class Glm4Pictures(Projector):
     def views(self, rgb: U8) -> Views:
         """One view."""
         least, most = self.pixels(LEAST), self.pixels(MOST)
-        return self.fitted(rgb, least, most, "<|begin_of_image|>", "<|end_of_image|>")
+        return self.fit_view(rgb, least, most, "<|begin_of_image|>", "<|end_of_image|>")
 
     def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Rows and columns of the patches."""
@@ -106,7 +106,7 @@ class Glm4Pictures(Projector):
         if self.learned:
             x = at.norm("v.norm_embd", x)
             x = ops.add(x, ops.get_rows(at.resized_positions("bicubic"), inputs["order"]))
-        x = at.all(x, at.turn_by(inputs["places"]))
+        x = at.all(x, at.rotate_by(inputs["places"]))
         # The matrix takes all of one element of the patches, then all of the next one.
         size = tower.width * MERGED**2
         x = ops.reshape_4d(x, tower.width, MERGED, MERGED, n)

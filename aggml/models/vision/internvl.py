@@ -9,7 +9,7 @@ import numpy as np
 
 from aggml import DType, ops
 from aggml.models.errors import ModelError
-from aggml.models.vision.projector import Projector, Views
+from aggml.models.vision.projector import Projector, Views, mlp_forms
 from aggml.models.vision.resizing import cut, resize, resize_padded
 from aggml.models.vision.tower import (
     Tower,
@@ -78,14 +78,11 @@ class InternVL(Projector):
         """Extents of the tensors that it needs beside those of the tower's layers."""
         tower, n = self.tower, (self.tower.side // self.tower.patch) ** 2
         size = tower.width * self.merged**2
-        first = tensors.get("mm.model.mlp.1.weight")
-        inner = tower.out if first is None else first.ne[1]
         found: dict[str, tuple[int, ...]] = {
             "v.class_embd": (tower.width,), "v.position_embd.weight": (tower.width, n + 1),
+            "mm.model.mlp.0.weight": (size,), "mm.model.mlp.0.bias": (size,),
         }  # fmt: skip
-        matrices = {"0": (size,), "1": (size, inner), "3": (inner, tower.out)}
-        found |= {f"mm.model.mlp.{i}.weight": ne for i, ne in matrices.items()}
-        return found | {f"mm.model.mlp.{i}.bias": ne[-1:] for i, ne in matrices.items()}
+        return found | mlp_forms(tensors, "mm.model.mlp.1", "mm.model.mlp.3", size, tower.out)
 
     def views(self, rgb: U8) -> Views:
         """Pieces, row by row, and the whole; a picture not larger than a piece is one view."""

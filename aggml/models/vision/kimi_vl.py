@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.vision.projector import Projector, Views
+from aggml.models.vision.projector import Projector, Views, mlp_forms
 from aggml.models.vision.tower import (
     PatchGrid,
     Tower,
@@ -52,7 +52,7 @@ class KimiVL(Projector):
             embeds_biased=True,
             norms="v.post_ln",
             sized=False,
-            turned=True,
+            rotary=True,
         )
         square_of_positions(tensors)
         return cls(tower, hp.integer("vision.projector.scale_factor", 1, least=2, most=64))
@@ -60,18 +60,16 @@ class KimiVL(Projector):
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
         tower, size = self.tower, self.tower.width * self.merged**2
-        inner = tensors["mm.1.weight"].ne[1] if "mm.1.weight" in tensors else tower.out
         return {
             "v.position_embd.weight": (tower.width, square_of_positions(tensors)),
             "mm.input_norm.weight": (tower.width,), "mm.input_norm.bias": (tower.width,),
-            "mm.1.weight": (size, inner), "mm.1.bias": (inner,),
-            "mm.2.weight": (inner, tower.out), "mm.2.bias": (tower.out,),
+            **mlp_forms(tensors, "mm.1", "mm.2", size, tower.out),
         }  # fmt: skip
 
     def views(self, rgb: U8) -> Views:
         """One view."""
         least, most = self.pixels(LEAST), self.pixels(MOST)
-        return self.fitted(rgb, least, most, "<|media_start|>", "<|media_end|>")
+        return self.fit_view(rgb, least, most, "<|media_start|>", "<|media_end|>")
 
     def inputs(self, grid: PatchGrid) -> dict[str, I32]:
         """The row and the column of each patch."""

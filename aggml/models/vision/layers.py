@@ -84,7 +84,7 @@ class TowerLayers:
         second = ops.reshape_2d(second, 3 * self.tower.patch**2, self.tower.width)
         return ops.add(self.embed(patches), ops.mul_mat(second, patches))
 
-    def turn_by(self, places: Tensor) -> Callable[[Tensor], Tensor]:
+    def rotate_by(self, places: Tensor) -> Callable[[Tensor], Tensor]:
         """Rotary positions of rows and columns, as Qwen2-VL has them, for `all`.
 
         Args:
@@ -92,13 +92,13 @@ class TowerLayers:
         """
         head = self.tower.head
 
-        def turn(x: Tensor) -> Tensor:
+        def rotate(x: Tensor) -> Tensor:
             return ops.rope_multi(
                 x, places, None, head // 2, [head // 4] * 4, mode="vision", n_ctx_orig=32768,
                 freq_base=10000.0,
             )  # fmt: skip
 
-        return turn
+        return rotate
 
     def layer_norm(self, name: str, x: Tensor, eps: float) -> Tensor:
         """A norm outside of the layers that subtracts the mean, with a bias."""
@@ -130,7 +130,7 @@ class TowerLayers:
     def all(
         self,
         x: Tensor,
-        turned: Callable[[Tensor], Tensor] | None = None,
+        rotate: Callable[[Tensor], Tensor] | None = None,
         mask: Callable[[int], Tensor | None] = lambda _: None,
         each: Callable[[int, Tensor], None] = lambda _i, _x: None,
     ) -> Tensor:
@@ -138,7 +138,7 @@ class TowerLayers:
 
         Args:
             x: [width, n].
-            turned: gives queries and keys, [head, heads, n], rotary positions.
+            rotate: gives queries and keys, [head, heads, n], rotary positions.
             mask: of attention, for the number of a layer; None: all patches see each other.
             each: is told the output of each layer.
         """
@@ -146,7 +146,7 @@ class TowerLayers:
             x = self.norm("v.pre_ln", x)
         for i in range(self.tower.layers):
             at = f"v.blk.{i}."
-            y = self._attention(at, self.norm(f"{at}ln1", x), turned, mask(i))
+            y = self._attention(at, self.norm(f"{at}ln1", x), rotate, mask(i))
             y = self._norm_if(f"{at}attn_post_norm", self._times(f"{at}ls1", y))
             x = ops.add(y, x)
             y = self.net(f"{at}ffn_", self.norm(f"{at}ln2", x))
@@ -165,7 +165,7 @@ class TowerLayers:
         return self.norm(name, x) if f"{name}.weight" in self.weights else x
 
     def _attention(
-        self, at: str, x: Tensor, turned: Callable[[Tensor], Tensor] | None, mask: Tensor | None
+        self, at: str, x: Tensor, rotate: Callable[[Tensor], Tensor] | None, mask: Tensor | None
     ) -> Tensor:
         tower, n = self.tower, x.ne[1]
         head, heads = tower.head, tower.heads
@@ -181,8 +181,8 @@ class TowerLayers:
                 ops.reshape_3d(self.linear(f"{at}attn_{part}", x), head, heads, n) for part in "qkv"
             )
         q, k = self._norm_if(f"{at}attn_q_norm", q), self._norm_if(f"{at}attn_k_norm", k)
-        if turned is not None:
-            q, k = turned(q), turned(k)
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
         v = ops.rms_norm(v, tower.eps) if tower.value_norm else v
         q, k, v = (ops.permute(y, 0, 2, 1, 3) for y in (q, k, v))
         scale = 1 / math.sqrt(head) if tower.scale is None else tower.scale

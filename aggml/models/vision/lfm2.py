@@ -10,7 +10,7 @@ import numpy as np
 
 from aggml import ops
 from aggml.models.errors import ModelError
-from aggml.models.vision.projector import Projector, Views
+from aggml.models.vision.projector import Projector, Views, mlp_forms
 from aggml.models.vision.resizing import cut, resize, resize_padded
 from aggml.models.vision.sizes import fitting_size
 from aggml.models.vision.tower import (
@@ -79,11 +79,9 @@ class Lfm2Pictures(Projector):
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
         tower, size = self.tower, self.tower.width * self.merged**2
-        inner = tensors["mm.1.weight"].ne[1] if "mm.1.weight" in tensors else tower.out
         found: dict[str, tuple[int, ...]] = {
             "v.position_embd.weight": (tower.width, square_of_positions(tensors)),
-            "mm.1.weight": (size, inner), "mm.1.bias": (inner,),
-            "mm.2.weight": (inner, tower.out), "mm.2.bias": (tower.out,),
+            **mlp_forms(tensors, "mm.1", "mm.2", size, tower.out),
         }  # fmt: skip
         if "mm.input_norm.weight" in tensors or "mm.input_norm.bias" in tensors:
             found |= {"mm.input_norm.weight": (size,), "mm.input_norm.bias": (size,)}

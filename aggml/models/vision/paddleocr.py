@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import ops
-from aggml.models.vision.projector import Projector, Views
+from aggml.models.vision.projector import Projector, Views, mlp_forms
 from aggml.models.vision.tower import (
     ACTIVATIONS,
     PatchGrid,
@@ -60,7 +60,7 @@ class PaddleOcr(Projector):
             embeds_biased=True,
             norms="v.post_ln",
             sized=False,
-            turned=True,
+            rotary=True,
         )
         square_of_positions(tensors)
         return cls(tower, *pixels_of(hp, (tower.patch * MERGED) ** 2))
@@ -68,17 +68,15 @@ class PaddleOcr(Projector):
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
         tower, size = self.tower, self.tower.width * MERGED**2
-        inner = tensors["mm.1.weight"].ne[1] if "mm.1.weight" in tensors else tower.out
         return {
             "v.position_embd.weight": (tower.width, square_of_positions(tensors)),
             "mm.input_norm.weight": (tower.width,), "mm.input_norm.bias": (tower.width,),
-            "mm.1.weight": (size, inner), "mm.1.bias": (inner,),
-            "mm.2.weight": (inner, tower.out), "mm.2.bias": (tower.out,),
+            **mlp_forms(tensors, "mm.1", "mm.2", size, tower.out),
         }  # fmt: skip
 
     def views(self, rgb: U8) -> Views:
         """One view."""
-        return self.fitted(rgb, self.least, self.most, "<|IMAGE_START|>", "<|IMAGE_END|>")
+        return self.fit_view(rgb, self.least, self.most, "<|IMAGE_START|>", "<|IMAGE_END|>")
 
     def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Rows and columns of the patches."""
@@ -93,7 +91,7 @@ class PaddleOcr(Projector):
         tower, n = self.tower, MERGED**2
         # Patches come square by square, so that each square is one row behind the layers.
         places = ops.get_rows(at.resized_positions("bilinear|antialias"), inputs["order"])
-        x = at.all(ops.add(at.embed(patches), places), at.turn_by(inputs["places"]))
+        x = at.all(ops.add(at.embed(patches), places), at.rotate_by(inputs["places"]))
         x = at.layer_norm("mm.input_norm", x, EPS)
         x = at.linear("mm.1", ops.reshape_2d(x, tower.width * n, at.grid.n // n))
         return at.linear("mm.2", ACTIVATIONS[tower.activation](x))

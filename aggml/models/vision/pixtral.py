@@ -89,7 +89,7 @@ class Pixtral(Projector):
             size = longest_size(rgb.shape[1], rgb.shape[0], unit=unit, side=self.longest)
             pixels = resize_padded(rgb, *size, "bicubic")
             return Views([pixels], ["<|im_start|>", 0, "<|im_end|>"])
-        return self.fitted(rgb, self.pixels(LEAST), self.pixels(MOST), "", "[IMG_END]")
+        return self.fit_view(rgb, self.pixels(LEAST), self.pixels(MOST), "", "[IMG_END]")
 
     def inputs(self, grid: PatchGrid) -> dict[str, I32]:
         """The row and the column of each patch."""
@@ -135,4 +135,4 @@ class Pixtral(Projector):
 
 
 def _tower(hp: Hyperparameters) -> Tower:
-    return tower_of(hp, rms=True, biased=False, embeds_biased=False, norms="v.pre_ln", turned=True)
+    return tower_of(hp, rms=True, biased=False, embeds_biased=False, norms="v.pre_ln", rotary=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     U8 = npt.NDArray[np.uint8]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["Projector", "Views", "squares", "tower_problems"]
+__all__ = ["Projector", "Views", "mlp_forms", "squares", "tower_problems"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Projector(ABC):
         return at // np.int32(grid.columns), at % np.int32(grid.columns)
 
     def places(self, grid: PatchGrid) -> I32:
-        """Rows, columns, and both once more, as `TowerLayers.turn_by` takes them: [4 * n]."""
+        """Rows, columns, and both once more, as `TowerLayers.rotate_by` takes them: [4 * n]."""
         return np.concatenate(self.rows_and_columns(grid) * 2)
 
-    def fitted(
+    def fit_view(
         self, rgb: U8, least: int, most: int, begin: str, end: str, longest: int | None = None
     ) -> Views:
-        """One view with so many pixels that keeps the ratio of the picture's sides, about.
+        """One view, with nearly the ratio of the picture's sides.
 
         Args:
             rgb: the picture.
@@ -145,6 +145,21 @@ class Projector(ABC):
     def pixels(self, tokens: int) -> int:
         """Pixels of so many tokens."""
         return tokens * (self.tower.patch * self.merged) ** 2
+
+
+def mlp_forms(
+    tensors: Mapping[str, Tensor], first: str, second: str, size: int, out: int
+) -> dict[str, tuple[int, ...]]:
+    """Extents of two matrices, [size, inner] and [inner, out], and of their biases.
+
+    Only the first matrix tells how large ``inner`` is; of a file without it any size will do.
+    """
+    known = tensors.get(f"{first}.weight")
+    inner = out if known is None else known.ne[1]
+    return {
+        f"{first}.weight": (size, inner), f"{first}.bias": (inner,),
+        f"{second}.weight": (inner, out), f"{second}.bias": (out,),
+    }  # fmt: skip
 
 
 def squares(grid: PatchGrid, side: int) -> I32:

@@ -117,7 +117,7 @@ class QwenVision(Projector):
     def views(self, rgb: U8) -> Views:
         """One view."""
         least, most = self.pixels(LEAST), self.pixels(MOST)
-        return self.fitted(rgb, least, most, "<|vision_start|>", "<|vision_end|>")
+        return self.fit_view(rgb, least, most, "<|vision_start|>", "<|vision_end|>")
 
     def _windows(self, grid: PatchGrid) -> tuple[I32, I32]:
         """The squares window by window, and the number of each one's window."""
@@ -178,7 +178,7 @@ class QwenVision(Projector):
                 y = at.norm(f"{name}norm", ops.reshape_2d(y, size, n))
                 more.append(at.mlp(f"{name}fc1", f"{name}fc2", y))
 
-        x = at.all(x, at.turn_by(inputs["places"]), mask, each)
+        x = at.all(x, at.rotate_by(inputs["places"]), mask, each)
         x = at.mlp("mm.0", "mm.2", ops.reshape_2d(x, size, n))
         for y in more:
             x = ops.concat(x, y, 0)
@@ -188,5 +188,5 @@ class QwenVision(Projector):
 def _tower(hp: Hyperparameters, *, rms: bool, embeds_biased: bool) -> Tower:
     check_merged(hp, MERGED)
     return tower_of(
-        hp, rms=rms, biased=True, embeds_biased=embeds_biased, norms="v.post_ln", turned=True
+        hp, rms=rms, biased=True, embeds_biased=embeds_biased, norms="v.post_ln", rotary=True
     )

@@ -225,7 +225,7 @@ def tower_of(
     embeds_biased: bool,
     norms: str,
     sized: bool = True,
-    turned: bool = False,
+    rotary: bool = False,
 ) -> Tower:
     """The transformer that a mmproj file describes.
 
@@ -236,7 +236,7 @@ def tower_of(
         embeds_biased: as of `Tower`.
         norms: as of `Tower`.
         sized: whether all views have one size, which the file has to tell.
-        turned: whether patches have rotary positions of rows and columns.
+        rotary: whether patches have rotary positions of rows and columns.
 
     Raises:
         ModelError: something is missing or wrong.
@@ -247,7 +247,7 @@ def tower_of(
         raise ModelError(
             f"clip.vision.embedding_length is {width}, which {heads} heads do not divide"
         )
-    if turned and width // heads % 4:
+    if rotary and width // heads % 4:
         raise ModelError(
             f"clip.vision.attention.head_count is {heads}, so a head has {width // heads} "
             "elements, expected a multiple of 4"
